@@ -1,0 +1,104 @@
+"""AttnFuse: a compiler for attention kernels.
+
+`import attnfuse as af` is cheap: a name is imported from its module when it is first used, so
+torch and TileLang are loaded only by what needs them. The modules inside the package never
+import from here, but from the module that defines a name.
+"""
+
+import logging
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnfuse import errors
+    from attnfuse.blocks import (
+        attend,
+        bias,
+        causal,
+        lse,
+        mask,
+        rope,
+        scores,
+        softcap,
+        softmax,
+        window,
+    )
+    from attnfuse.settings import Settings, get_settings, use
+    from attnfuse.variant import variant
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Settings",
+    "__version__",
+    "attend",
+    "bias",
+    "causal",
+    "errors",
+    "get_settings",
+    "lse",
+    "mask",
+    "rope",
+    "scores",
+    "softcap",
+    "softmax",
+    "use",
+    "variant",
+    "window",
+]
+
+# Type checkers read the imports above, Python reads this; a test holds the two together.
+_MODULES = {
+    "Settings": "attnfuse.settings",
+    "attend": "attnfuse.blocks",
+    "bias": "attnfuse.blocks",
+    "causal": "attnfuse.blocks",
+    "get_settings": "attnfuse.settings",
+    "lse": "attnfuse.blocks",
+    "mask": "attnfuse.blocks",
+    "rope": "attnfuse.blocks",
+    "scores": "attnfuse.blocks",
+    "softcap": "attnfuse.blocks",
+    "softmax": "attnfuse.blocks",
+    "use": "attnfuse.settings",
+    "variant": "attnfuse.variant",
+    "window": "attnfuse.blocks",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that has `name`, at its first use.
+
+    Raises:
+        AttributeError: when AttnFuse has no such name.
+    """
+    if name == "errors":
+        return import_module("attnfuse.errors")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'attnfuse' has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Every public name, imported or not."""
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps a public name from being replaced by the module of the same name.
+
+    Python sets `attnfuse.variant` to the module when the module is imported; without this,
+    `af.variant` would be the decorator or the module, depending on who imported what before.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+logging.getLogger(__name__).addHandler(logging.NullHandler())
