@@ -46,3 +46,36 @@ class UnknownSettingError(AttnFuseError, TypeError):
     """A setting was named that does not exist."""
 
     message = "no setting is called {name!r}; there are {known}"
+
+
+# -- terms ---------------------------------------------------------------------
+
+
+class AxisMismatch(AttnFuseError, ValueError):
+    """Two operands of one op disagree about the size of an axis."""
+
+    message = "axis {axis!r} has size {one} in one operand and {other} in another; make them agree"
+
+
+class WrongArity(AttnFuseError, TypeError):
+    """An op was given too many or too few operands."""
+
+    message = "{op} takes {allowed} operands, not {given}"
+
+
+class WrongOperandKind(AttnFuseError, TypeError):
+    """An op was given operands of kinds (float, int, bool) that it doesn't combine."""
+
+    message = "{op} can't combine {given}; it takes {allowed}"
+
+
+class DoesNotFit(AttnFuseError, ValueError):
+    """The operands of an op have the wrong shape, type or value."""
+
+    message = "{op}: {problem}; {remedy}"
+
+
+class MalformedProgram(AttnFuseError, ValueError):
+    """A term graph breaks a rule of the IR: a defect in AttnFuse or in a rewrite rule."""
+
+    message = "{op} is malformed: {problem}\n  in {term}"

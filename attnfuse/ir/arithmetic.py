@@ -1,0 +1,245 @@
+"""Constructors of arithmetic: sums and products are n-ary, flattened, sorted, folded.
+
+Sums of integers are affine, Σ cᵢ·xᵢ + c, with like terms collected. Floats
+are not collected (x + x stays), since only reordering is free of surprises
+there; their constants are folded in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from attnfuse.errors import DoesNotFit
+from attnfuse.ir.axes import DType
+from attnfuse.ir.elementwise import UNARY
+from attnfuse.ir.normal import normal
+from attnfuse.ir.ops import OPS
+from attnfuse.ir.packing import is_closed, pack, settle, unpack
+from attnfuse.ir.term import Term, make
+
+Number = bool | int | float
+
+
+def const(value: Number) -> Term:
+    """The constant ``value``: bool, int32 or float32 by its Python type."""
+    return make(OPS["const"], (), (value,))
+
+
+def value_of(term: Term) -> Number | None:
+    """The number behind a constant, or None."""
+    value = term["value"] if term.op.name == "const" else None
+    assert value is None or isinstance(value, Number)
+    return value
+
+
+@normal("cast")
+def cast(x: Term, dtype: DType) -> Term:
+    """``x`` with element type ``dtype``."""
+    (x,) = settle([x])
+    number = value_of(x)
+    if x.type.dtype is dtype:
+        return x
+    if number is not None and dtype is DType.float32:
+        return const(float(number))
+    return make(OPS["cast"], (x,), (dtype,))
+
+
+def alike(operands: Iterable[Term]) -> list[Term]:
+    """Operands with integers made float32 where a float is among them."""
+    terms = list(operands)
+    if not any(term.type.dtype.is_float for term in terms):
+        return terms
+    return [cast(term, DType.float32) if term.type.dtype.is_int else term for term in terms]
+
+
+# -- sums ------------------------------------------------------------------
+
+
+@normal("add")
+def add(*operands: Term) -> Term:
+    """The sum."""
+    terms = alike(_flat("add", operands))
+    if all(term.type.dtype.is_int for term in terms):
+        return affine(*_collect(terms))
+    return _float_nary("add", terms, 0.0, math.fsum)
+
+
+def sub(x: Term, y: Term) -> Term:
+    """``x − y``."""
+    return add(x, neg(y))
+
+
+def neg(x: Term) -> Term:
+    """``−x``."""
+    return mul(const(-1.0 if x.type.dtype.is_float else -1), x)
+
+
+def affine_parts(term: Term) -> tuple[dict[Term, int], int]:
+    """The coefficients and the constant of an integer term: Σ cᵢ·xᵢ + c."""
+    return _collect(_flat("add", (term,)))
+
+
+def affine(coefficients: dict[Term, int], constant: int) -> Term:
+    """The integer term Σ cᵢ·xᵢ + c."""
+    kept = [(term, factor) for term, factor in coefficients.items() if factor]
+    kept.sort(key=lambda part: (part[1] < 0, part[0].op.name, part[0].digest))
+    parts = [term if factor == 1 else make(OPS["mul"], (const(factor), term)) for term, factor in kept]
+    if constant or not parts:
+        parts.append(const(constant))
+    return parts[0] if len(parts) == 1 else make(OPS["add"], parts)
+
+
+def _collect(terms: Iterable[Term]) -> tuple[dict[Term, int], int]:
+    coefficients: dict[Term, int] = {}
+    constant = 0
+    for term in terms:
+        number = value_of(term)
+        if isinstance(number, int):
+            constant += number
+            continue
+        factor, atom = _split(term)
+        coefficients[atom] = coefficients.get(atom, 0) + factor
+    return coefficients, constant
+
+
+def _split(term: Term) -> tuple[int, Term]:
+    """An integer term as factor · atom."""
+    if term.op.name == "mul":
+        number = value_of(term.operands[0])
+        if isinstance(number, int):
+            rest = term.operands[1:]
+            return number, rest[0] if len(rest) == 1 else make(OPS["mul"], rest)
+    return 1, term
+
+
+# -- products ---------------------------------------------------------------
+
+
+@normal("mul")
+def mul(*operands: Term) -> Term:
+    """The product."""
+    terms = alike(_flat("mul", operands))
+    if all(term.type.dtype.is_int for term in terms):
+        return _int_product(terms)
+    return _float_nary("mul", terms, 1.0, math.prod)
+
+
+def _int_product(terms: list[Term]) -> Term:
+    numbers = [value for term in terms if isinstance(value := value_of(term), int)]
+    factor, rest = math.prod(numbers), [term for term in terms if value_of(term) is None]
+    if not rest or factor == 0:
+        return const(factor)
+    if len(rest) == 1:
+        coefficients, constant = affine_parts(rest[0])
+        return affine({term: factor * each for term, each in coefficients.items()}, factor * constant)
+    product = make(OPS["mul"], sorted(rest, key=_place))
+    return affine({product: factor}, 0)
+
+
+@normal("div")
+def div(x: Term, y: Term) -> Term:
+    """``x / y`` in floats; dividing by a constant is multiplying by its reciprocal."""
+    x, y = settle([cast(t, DType.float32) if t.type.dtype.is_int else t for t in (x, y)])
+    number = value_of(y)
+    if number:
+        return mul(const(1.0 / number), x)
+    return make(OPS["div"], (x, y))
+
+
+@normal("floordiv")
+def floordiv(x: Term, y: Term) -> Term:
+    """``x // y`` for integers, towards minus infinity; y is a positive constant."""
+    divisor, number = _divisor("floordiv", y), value_of(x)
+    if isinstance(number, int):
+        return const(number // divisor)
+    return x if divisor == 1 else make(OPS["floordiv"], settle([x, y]))
+
+
+@normal("mod")
+def mod(x: Term, y: Term) -> Term:
+    """``x % y`` for integers, never negative; y is a positive constant."""
+    divisor, number = _divisor("mod", y), value_of(x)
+    if isinstance(number, int):
+        return const(number % divisor)
+    return const(0) if divisor == 1 else make(OPS["mod"], settle([x, y]))
+
+
+def _divisor(op: str, y: Term) -> int:
+    number = value_of(y)
+    if not isinstance(number, int) or isinstance(number, bool) or number <= 0:
+        raise DoesNotFit(
+            op=op, problem=f"its divisor is {y}", remedy="divide integers by a positive constant"
+        )
+    return number
+
+
+# -- the rest ----------------------------------------------------------------
+
+
+@normal("minimum")
+def minimum(*operands: Term) -> Term:
+    """The least of the operands."""
+    return _lattice("minimum", operands, min)
+
+
+@normal("maximum")
+def maximum(*operands: Term) -> Term:
+    """The greatest of the operands."""
+    return _lattice("maximum", operands, max)
+
+
+@normal("abs")
+def abs_(x: Term) -> Term:
+    """``|x|``."""
+    number = value_of(x)
+    return make(OPS["abs"], settle([x])) if number is None else const(abs(number))
+
+
+def _unary(name: str) -> Callable[[Term], Term]:
+    @normal(name)
+    def constructor(x: Term) -> Term:
+        return make(OPS[name], settle(alike([x, const(0.0)])[:1]))
+
+    return constructor
+
+
+unary = {name: _unary(name) for name in UNARY}
+"""The constructors of functions of one float, by name."""
+
+
+def _lattice(op: str, operands: Iterable[Term], choose: Callable[..., Number]) -> Term:
+    terms = list(dict.fromkeys(settle(alike(_flat(op, operands)))))
+    numbers = [value for term in terms if (value := value_of(term)) is not None]
+    rest = sorted((term for term in terms if value_of(term) is None), key=_place)
+    if numbers:
+        rest.append(const(choose(numbers)))
+    return rest[0] if len(rest) == 1 else make(OPS[op], rest)
+
+
+def _flat(op: str, operands: Iterable[Term]) -> list[Term]:
+    flat: list[Term] = []
+    for operand in map(unpack, operands):
+        flat += _flat(op, operand.operands) if operand.op.name == op else [operand]
+    return flat
+
+
+def _float_nary(
+    op: str, terms: list[Term], neutral: float, fold: Callable[[list[float]], float]
+) -> Term:
+    """A sum or product of floats: constants folded, closed operands gathered into one."""
+    number = float(fold([float(value) for term in terms if (value := value_of(term)) is not None]))
+    rest = [term for term in terms if value_of(term) is None]
+    if not all(map(is_closed, rest)):
+        closed = [term for term in rest if is_closed(term)]
+        rest = [term for term in rest if not is_closed(term)]
+        rest += [pack(_float_nary(op, closed, neutral, fold))] if closed else []
+    rest.sort(key=_place)
+    if number != neutral or not rest:
+        rest.insert(0 if op == "mul" else len(rest), const(number))
+    return rest[0] if len(rest) == 1 else make(OPS[op], rest)
+
+
+def _place(term: Term) -> tuple[bool, str, str]:
+    """Computed values before packed ones; otherwise any order that every process finds again."""
+    return (term.op.name == "indexed", term.op.name, term.digest)

@@ -1,0 +1,283 @@
+"""The rows of the op table that are not elementwise: leaves and attention's own ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnfuse.errors import DoesNotFit
+from attnfuse.ir.axes import Axis, DType, Symbol, Type, union
+from attnfuse.ir.elementwise import promote
+from attnfuse.ir.op import Op
+from attnfuse.ir.term import Term
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnfuse.ir.evaluate import Evaluation
+
+
+def fits(condition: bool, op: str, problem: str, remedy: str) -> None:
+    """Raise DoesNotFit unless ``condition`` holds."""
+    if not condition:
+        raise DoesNotFit(op=op, problem=problem, remedy=remedy)
+
+
+# -- leaves ------------------------------------------------------------------
+
+
+def _infer_declared(term: Term) -> Type:
+    axes = term["axes"]
+    assert isinstance(axes, tuple)
+    declared = [axis for axis in axes if isinstance(axis, Axis)]
+    return Type(DType(term.text("dtype")), tuple(declared))
+
+
+def _infer_const(term: Term) -> Type:
+    value = term["value"]
+    if isinstance(value, bool):
+        return Type(DType.bool)
+    return Type(DType.int32 if isinstance(value, int) else DType.float32)
+
+
+def _mean_const(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    return evaluation.full(term["value"], evaluation.dtype(term))
+
+
+def _mean_index(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    sizes = [evaluation.size(axis.size) for axis in term.type.axes]
+    count = 1
+    for size in sizes:
+        count *= size
+    return evaluation.arange(count).reshape(sizes)
+
+
+def _mean_length(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    size = term["size"]
+    assert isinstance(size, Symbol)
+    return evaluation.full(evaluation.size(size), evaluation.dtype(term))
+
+
+# -- captured tensors ----------------------------------------------------------
+
+
+def _infer_gather(term: Term) -> Type:
+    table, *indices = (operand.type for operand in term.operands)
+    fits(
+        len(indices) == len(table.axes),
+        "gather",
+        f"a tensor of {len(table.axes)} dimensions is read with {len(indices)} indices",
+        "give one index for each dimension",
+    )
+    for index in indices:
+        fits(
+            index.dtype.is_int,
+            "gather",
+            f"an index is of type {index.dtype}",
+            "use integers, such as af.q - af.k",
+        )
+    return Type(table.dtype, union(indices))
+
+
+def _mean_gather(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    table, *indices = values
+    aligned = [
+        evaluation.align(index, operand.type.axes, term.type.axes)
+        for index, operand in zip(indices, term.operands[1:], strict=True)
+    ]
+    if 0 in table.shape:  # nothing to read: a zero, so that an empty table needs no special case
+        shape = [evaluation.size(axis.size) for axis in term.type.axes]
+        return table.new_zeros(shape)
+    clamped = [index.clamp(0, size - 1).long() for index, size in zip(aligned, table.shape, strict=True)]
+    return table[tuple(clamped)] if clamped else table
+
+
+def _infer_indexed(term: Term) -> Type:
+    return term.form().type
+
+
+def _mean_indexed(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    return evaluation.form(term.form(), values)
+
+
+# -- rotation, storage ---------------------------------------------------------
+
+
+def _infer_rotate(term: Term) -> Type:
+    x, cos, sin, positions = (operand.type for operand in term.operands)
+    size = x.axes[-1].size
+    width = cos.axes[-1].size if len(cos.axes) == 2 else None
+    fits(
+        isinstance(width, int) and cos.axes[-1].size == sin.axes[-1].size and len(sin.axes) == 2,
+        "rotate",
+        f"cos is {cos} and sin is {sin}",
+        "give two tables of shape (positions, rotary_dim / 2)",
+    )
+    assert isinstance(width, int) and isinstance(size, int)
+    fits(
+        2 * width <= size,
+        "rotate",
+        f"the tables rotate {2 * width} features, and there are {size}",
+        "give tables of at most head_dim / 2 columns",
+    )
+    fits(
+        positions.dtype.is_int and set(positions.axes) <= set(x.axes[:-1]),
+        "rotate",
+        f"positions are {positions}, the rotated tensor is {x}",
+        "give an integer for each batch entry and position",
+    )
+    return x
+
+
+def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    x, cos, sin, positions = values
+    wide = evaluation.wide(term.operands[0])
+    rows = positions.clamp(0, max(cos.shape[0] - 1, 0)).long()
+    axes = (*term.operands[3].type.axes, term.type.axes[-1])
+    c, s = (
+        evaluation.align(table[rows].to(wide), axes, term.type.axes) for table in (cos, sin)
+    )
+    half = cos.shape[1]
+    turned, rest = x.to(wide).split([2 * half, x.shape[-1] - 2 * half], -1)
+    interleaved = term.text("pairing") == "interleaved"
+    pairs = turned.unflatten(-1, (half, 2) if interleaved else (2, half))
+    first, second = pairs.unbind(-1 if interleaved else -2)
+    both = (first * c - second * s, second * c + first * s)
+    stacked = evaluation.stack(both, -1 if interleaved else -2).flatten(-2)
+    return evaluation.concat((stacked, rest), -1).to(evaluation.dtype(term))
+
+
+# -- contraction, masks, normalisers --------------------------------------------
+
+
+def _infer_contract(term: Term) -> Type:
+    a, b = (operand.type for operand in term.operands)
+    over = term.text("over")
+    fits(
+        over in a.names and over in b.names,
+        "contract",
+        f"{a} and {b} are summed over {over!r}, which one of them lacks",
+        "contract a query with a key, and probabilities with a value",
+    )
+    fits(
+        a.axis(over) == b.axis(over),
+        "contract",
+        f"axis {over!r} has size {a.axis(over).size} on one side and {b.axis(over).size} on the other",
+        "give both sides the same size",
+    )
+    kept = (Type(a.dtype, a.without(over)), Type(b.dtype, b.without(over)))
+    return Type(DType(term.text("dtype")), union(kept))
+
+
+def _mean_contract(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    names: dict[str, str] = {}
+    sides = [
+        "".join(names.setdefault(name, chr(97 + len(names))) for name in operand.type.names)
+        for operand in term.operands
+    ]
+    result = "".join(names[name] for name in term.type.names)
+    wide = evaluation.wide(*term.operands)
+    product = evaluation.einsum(f"{sides[0]},{sides[1]}->{result}", *(v.to(wide) for v in values))
+    return product.to(evaluation.dtype(term))
+
+
+def _infer_mask(term: Term) -> Type:
+    scores, visible = (operand.type for operand in term.operands)
+    fits(
+        visible.dtype is DType.bool,
+        "mask",
+        f"the predicate is of type {visible.dtype}",
+        "give a bool that says what stays visible, such as af.causal()",
+    )
+    fits(
+        scores.dtype.is_float,
+        "mask",
+        f"the scores are of type {scores.dtype}",
+        "mask scores, after af.scores",
+    )
+    return Type(scores.dtype, union((scores, visible)))
+
+
+def _mean_mask(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    scores, visible = (
+        evaluation.align(value, operand.type.axes, term.type.axes)
+        for value, operand in zip(values, term.operands, strict=True)
+    )
+    return scores.where(visible, evaluation.full(float("-inf"), scores.dtype))
+
+
+def _over_keys(term: Term) -> Type:
+    scores = term.operands[0].type
+    fits(
+        "k" in scores.names and scores.dtype.is_float,
+        term.op.name,
+        f"its operand is {scores}, which has no key positions",
+        "give it scores, made by af.scores",
+    )
+    return scores
+
+
+def _shifted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The row maximum (0 for a row that sees nothing), exponentials, and their sum."""
+    if scores.shape[-1] == 0:
+        top = scores.new_zeros((*scores.shape[:-1], 1))
+    else:
+        top = scores.detach().amax(-1, keepdim=True)
+        top = top.masked_fill(top == float("-inf"), 0.0)
+    exponentials = (scores - top).exp()
+    return top, exponentials, exponentials.sum(-1, keepdim=True)
+
+
+def _infer_softmax(term: Term) -> Type:
+    return _over_keys(term)
+
+
+def _mean_softmax(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    _, exponentials, total = _shifted(values[0])
+    return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+def _infer_logsumexp(term: Term) -> Type:
+    scores = _over_keys(term)
+    return Type(promote([scores.dtype, DType.float32]), scores.without("k"))
+
+
+def _mean_logsumexp(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    top, _, total = _shifted(values[0])
+    empty = total == 0
+    lse = (top + total.masked_fill(empty, 1.0).log()).masked_fill(empty, float("-inf"))
+    return lse.squeeze(-1).to(evaluation.dtype(term))
+
+
+def _infer_same(term: Term) -> Type:
+    return term.operands[0].type
+
+
+ROWS = (
+    Op(
+        "input",
+        0,
+        ("name", "role", "dtype", "axes"),
+        _infer_declared,
+        lambda evaluation, term, values: evaluation.input(term),
+    ),
+    Op(
+        "slot",
+        0,
+        ("position", "dtype", "axes"),
+        _infer_declared,
+        lambda evaluation, term, values: evaluation.slot(term),
+    ),
+    Op("const", 0, ("value",), _infer_const, _mean_const),
+    Op("index", 0, ("name", "dtype", "axes"), _infer_declared, _mean_index),
+    Op("length", 0, ("size",), lambda term: Type(DType.int32), _mean_length),
+    Op("gather", None, (), _infer_gather, _mean_gather),
+    Op("indexed", None, ("form",), _infer_indexed, _mean_indexed),
+    Op("rotate", 4, ("pairing",), _infer_rotate, _mean_rotate),
+    Op("stored", 1, (), _infer_same, lambda evaluation, term, values: values[0]),
+    Op("contract", 2, ("over", "dtype"), _infer_contract, _mean_contract),
+    Op("mask", 2, (), _infer_mask, _mean_mask),
+    Op("softmax", 1, (), _infer_softmax, _mean_softmax),
+    Op("logsumexp", 1, (), _infer_logsumexp, _mean_logsumexp),
+)
+"""The rows, as the op table takes them."""
+

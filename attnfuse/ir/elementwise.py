@@ -1,0 +1,123 @@
+"""The elementwise rows of the op table.
+
+Integers are exact and divide like Python (towards minus infinity). Operands
+of one op have one kind (float, int or bool); `attnfuse.ir.build` inserts the
+casts. Where floats of several widths meet, the widest wins, and float16 with
+bfloat16 gives float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import add, and_, eq, floordiv, le, lt, mod, mul, or_, truediv
+from typing import TYPE_CHECKING
+
+from attnfuse.errors import WrongOperandKind
+from attnfuse.ir.axes import DType, Type, union
+from attnfuse.ir.op import Meaning, Op
+from attnfuse.ir.term import Term
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Binary = Callable[["Tensor", "Tensor"], "Tensor"]
+
+UNARY = ("exp", "exp2", "log", "tanh", "sigmoid", "sqrt")
+"""Names of the functions of one float; each is also the name of torch's."""
+
+
+def kind(dtype: DType) -> str:
+    """``float``, ``int`` or ``bool``."""
+    return "float" if dtype.is_float else "int" if dtype.is_int else "bool"
+
+
+def promote(dtypes: list[DType]) -> DType:
+    """The element type in which operands of these types are combined."""
+    widest = max(dtypes, key=lambda dtype: (dtype.is_float, dtype.itemsize))
+    if {DType.float16, DType.bfloat16} <= set(dtypes) and widest.itemsize == 2:
+        return DType.float32
+    return widest
+
+
+def _infer(kinds: tuple[str, ...], result: DType | None) -> Callable[[Term], Type]:
+    def rule(term: Term) -> Type:
+        given = [kind(operand.type.dtype) for operand in term.operands]
+        if len(set(given)) > 1 or given[0] not in kinds:
+            allowed = f"operands of one kind: {' or '.join(kinds)}"
+            raise WrongOperandKind(op=term.op.name, given=", ".join(given), allowed=allowed)
+        # a constant has no width of its own: half a float16 is a float16
+        strong = [x for x in term.operands if x.op.name != "const"] or term.operands
+        dtype = result or promote([operand.type.dtype for operand in strong])
+        return Type(dtype, union(operand.type for operand in term.operands))
+
+    return rule
+
+
+def _infer_where(term: Term) -> Type:
+    condition, *branches = (operand.type for operand in term.operands)
+    kinds = {kind(branch.dtype) for branch in branches}
+    if condition.dtype is not DType.bool or len(kinds) > 1:
+        given = ", ".join(kind(operand.type.dtype) for operand in term.operands)
+        raise WrongOperandKind(op="where", given=given, allowed="a bool, then two of one kind")
+    return Type(promote([branch.dtype for branch in branches]), union([condition, *branches]))
+
+
+def _infer_cast(term: Term) -> Type:
+    return Type(DType(term.text("dtype")), term.operands[0].type.axes)
+
+
+def _fold(combine: Binary) -> Meaning:
+    return lambda evaluation, term, values: reduce(combine, values)
+
+
+def _method(name: str) -> Meaning:
+    return lambda evaluation, term, values: getattr(values[0], name)(*values[1:])
+
+
+def _row(name: str, arity: int | None, kinds: str, meaning: Meaning, result: DType | None = None) -> Op:
+    return Op(name, arity, (), _infer(tuple(kinds.split()), result), meaning, elementwise=True)
+
+
+def _minimum(x: Tensor, y: Tensor) -> Tensor:
+    return x.minimum(y)
+
+
+def _maximum(x: Tensor, y: Tensor) -> Tensor:
+    return x.maximum(y)
+
+
+ROWS = (
+    _row("add", None, "float int", _fold(add)),
+    _row("mul", None, "float int", _fold(mul)),
+    _row("div", 2, "float", _fold(truediv)),
+    _row("floordiv", 2, "int", _fold(floordiv)),
+    _row("mod", 2, "int", _fold(mod)),
+    _row("minimum", None, "float int", _fold(_minimum)),
+    _row("maximum", None, "float int", _fold(_maximum)),
+    _row("abs", 1, "float int", _method("abs")),
+    *(_row(name, 1, "float", _method(name)) for name in UNARY),
+    _row("le", 2, "float int", _fold(le), DType.bool),
+    _row("lt", 2, "float", _fold(lt), DType.bool),
+    _row("eq", 2, "float int bool", _fold(eq), DType.bool),
+    _row("and", None, "bool", _fold(and_)),
+    _row("or", None, "bool", _fold(or_)),
+    _row("not", 1, "bool", _method("logical_not")),
+    Op(
+        "where",
+        3,
+        (),
+        _infer_where,
+        lambda evaluation, term, values: values[1].where(values[0], values[2]),
+        elementwise=True,
+    ),
+    Op(
+        "cast",
+        1,
+        ("dtype",),
+        _infer_cast,
+        lambda evaluation, term, values: values[0].to(evaluation.dtype(term)),
+        elementwise=True,
+    ),
+)
+"""The rows, as the op table takes them."""
