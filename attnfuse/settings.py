@@ -7,7 +7,7 @@ fields for a block of code. `docs/settings.md` holds the table that `table()` ma
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -177,7 +177,7 @@ def get_settings() -> Settings:
 
 
 @contextmanager
-def use(**changes: str | int | Path) -> Iterator[Settings]:
+def use(**changes: str | int | Path) -> Generator[Settings]:
     """Override settings for a `with` block: `with use(cpu_threads=1): ...`.
 
     Raises:
