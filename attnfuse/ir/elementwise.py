@@ -76,7 +76,8 @@ def _method(name: str) -> Meaning:
 
 
 def _row(name: str, arity: int | None, kinds: str, meaning: Meaning, result: DType | None = None) -> Op:
-    return Op(name, arity, (), _infer(tuple(kinds.split()), result), meaning, elementwise=True)
+    infer = _infer(tuple(kinds.split()), result)
+    return Op(name, arity, (), infer, meaning, elementwise=True, flat=arity is None)
 
 
 def _minimum(x: Tensor, y: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ class Op:
             result) and returns the value, dimensions in the order of the axes.
         elementwise: whether it works element by element over the union of the
             operands' axes.
+        flat: whether its operands have no order and its normal form takes in
+            the operands of an operand of the same op (sums, products, …).
     """
 
     name: str
@@ -44,6 +46,7 @@ class Op:
     infer: Infer
     meaning: Meaning
     elementwise: bool = False
+    flat: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_row, (self.name,))

@@ -94,7 +94,7 @@ def make(op: Op, operands: Sequence[Term] = (), attributes: Sequence[Attribute] 
     Raises WrongArity, or what the op's type rule raises.
     """
     operands, attributes = tuple(operands), tuple(attributes)
-    key = (op.name, operands, tuple(map(_identity, attributes)))
+    key = (op.name, operands, tuple(map(identity, attributes)))
     with _lock:
         found = _interned.get(key)
     if found is not None:
@@ -123,10 +123,10 @@ def walk(*roots: Term) -> Iterator[Term]:
             stack.extend((operand, False) for operand in reversed(term.operands))
 
 
-def _identity(value: Attribute) -> object:
+def identity(value: Attribute) -> object:
     """A key that tells 1, 1.0 and True apart, and 0.0 from -0.0."""
     if isinstance(value, tuple):
-        return tuple(map(_identity, value))
+        return tuple(map(identity, value))
     return (type(value), value.hex()) if isinstance(value, float) else (type(value), value)
 
 
