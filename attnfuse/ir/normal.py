@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from attnfuse.ir.op import Op
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.term import Term, make, walk
 
@@ -29,13 +30,17 @@ def normal(op: str) -> Callable[[Constructor], Constructor]:
     return register
 
 
+def construct(op: Op, operands: Sequence[Term], attributes: Sequence[Any] = ()) -> Term:
+    """A term of ``op`` in normal form; raises what its constructor raises."""
+    constructor = _constructors.get(op.name)
+    if constructor is None:
+        return make(op, operands, attributes)
+    return constructor(*operands, *attributes)
+
+
 def rebuild(term: Term, operands: Sequence[Term]) -> Term:
     """``term`` with other operands, in normal form."""
-    constructor = _constructors.get(term.op.name)
-    attributes: tuple[Any, ...] = term.attributes
-    if constructor is None:
-        return make(term.op, operands, attributes)
-    return constructor(*operands, *attributes)
+    return construct(term.op, operands, term.attributes)
 
 
 def substitute(root: Term, replacements: Mapping[Term, Term]) -> Term:
