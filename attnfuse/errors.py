@@ -79,3 +79,135 @@ class MalformedProgram(AttnFuseError, ValueError):
     """A term graph breaks a rule of the IR: a defect in AttnFuse or in a rewrite rule."""
 
     message = "{op} is malformed: {problem}\n  in {term}"
+
+
+# -- tracing -------------------------------------------------------------------
+
+
+class WrongArgument(AttnFuseError, ValueError):
+    """A function was given an argument that it can't work with."""
+
+    message = "{function}: {argument} is {given}; give {allowed}"
+
+
+class NotInVariant(AttnFuseError, RuntimeError):
+    """Something that has a meaning within a variant only was used outside of one."""
+
+    message = "{what} has no value here; use it inside a function decorated with @af.variant"
+
+
+class NoData(AttnFuseError, TypeError):
+    """Python asked a traced value for its data."""
+
+    message = "a traced value has no data while a variant is traced; use {use}"
+
+
+class NeedsStatic(BaseException):
+    """Tracing needs the number behind a captured tensor's dimension; the tracer starts over with it.
+
+    It is not an error, and no variant should catch it: hence BaseException.
+    """
+
+    def __init__(self, name: str, dimension: int) -> None:
+        """Ask for ``dimension`` of the captured tensor ``name``."""
+        super().__init__(name, dimension)
+        self.name, self.dimension = name, dimension
+
+
+class UnknownRole(AttnFuseError, TypeError):
+    """A variant lacks a query, a key or a value."""
+
+    message = (
+        "variant {variant} has no {role} among its parameters ({parameters}); name one {role[0]}, "
+        "{role} or {role[0]}_…, or annotate it with af.{annotation}"
+    )
+
+
+class WrongShape(AttnFuseError, ValueError):
+    """A tensor has the wrong number of dimensions, or a size that clashes with another tensor's."""
+
+    message = "{variant}: {name} has shape {given}; {allowed}"
+
+
+class MixedDTypes(AttnFuseError, TypeError):
+    """Queries, keys and values have different element types, or one that isn't supported."""
+
+    message = "{variant}: {given}; give all of them the same type, one of {allowed}"
+
+
+class WrongOutput(AttnFuseError, TypeError):
+    """A variant returned something that isn't an output."""
+
+    message = "variant {variant} returned {given}; return {allowed}"
+
+
+# -- devices -------------------------------------------------------------------
+
+
+class UnknownDevice(AttnFuseError, ValueError):
+    """There is no profile for a device."""
+
+    message = "there is no profile for device {name!r}; there are {known}"
+
+
+class MixedDevices(AttnFuseError, ValueError):
+    """The tensors of one call are on several devices."""
+
+    message = "the tensors are on several devices ({given}); move them to one"
+
+
+# -- lowering ------------------------------------------------------------------
+
+
+class CannotLower(AttnFuseError, NotImplementedError):
+    """No kernel form covers a program."""
+
+    message = (
+        "this can't become a kernel: {problem}\n  in {term}\n"
+        "  .reference(…) computes it, with all scores in memory"
+    )
+
+
+class DoesNotFitDevice(AttnFuseError, RuntimeError):
+    """Not even the smallest tiles of a plan fit a device's shared memory."""
+
+    message = (
+        "{variant} needs {needed} bytes of shared memory with the smallest tiles, "
+        "and {device} has {available}; use smaller head dims"
+    )
+
+
+class BuildFailed(AttnFuseError, RuntimeError):
+    """The target's compiler refused a generated program: a defect in AttnFuse, or in the tools."""
+
+    message = "the compiler failed; this is a defect worth reporting\n  {command}\n{output}"
+
+
+# -- calls ---------------------------------------------------------------------
+
+
+class Misaligned(AttnFuseError, ValueError):
+    """Rows of a tensor don't start at multiples of 16 bytes, as GPU copy engines need it."""
+
+    message = (
+        "{variant}: {name} has strides {strides}, and its rows must be contiguous and start at "
+        "multiples of 16 bytes; pass {name}.contiguous(), with a head dim that is a multiple of 8"
+    )
+
+
+class NoBackward(AttnFuseError, NotImplementedError):
+    """A tensor requires a gradient, and kernels have no backward pass yet."""
+
+    message = (
+        "{variant}: {names} requires a gradient, and its kernels have no backward pass yet; "
+        "call it under torch.no_grad(), or differentiate .reference(…)"
+    )
+
+
+class NoToolchain(AttnFuseError, RuntimeError):
+    """Nothing can be built here, and the reference backend would need too much memory."""
+
+    message = (
+        "no kernel can be built here: {problem}. The reference backend would hold {scores} scores "
+        "a head, above the limit of {limit} (ATTNFUSE_REFERENCE_LIMIT)"
+    )

@@ -17,7 +17,7 @@ FOLDERS = {
 # One line a layer, lowest first. A module may import from its own layer and from those above it
 # in this list. Whoever adds a file or folder to the package gives it a layer here.
 LAYERS = (
-    {"errors", "settings", "logs"},
+    {"errors", "settings", "logs", "files", "versions"},
     {"ir"},
     {"egraph"},
     {"devices", "cost", "autodiff", "masks", "plan"},

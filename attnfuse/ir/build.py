@@ -40,6 +40,11 @@ def input_(name: str, role: str, dtype: DType, axes: Sequence[Axis]) -> Term:
     return make(OPS["input"], (), (name, role, dtype, tuple(axes)))
 
 
+def slot(position: int, dtype: DType, axes: Sequence[Axis]) -> Term:
+    """The place of operand ``position`` in a form."""
+    return make(OPS["slot"], (), (position, dtype, tuple(axes)))
+
+
 def index(name: str, axes: Sequence[Axis]) -> Term:
     """The position along an axis; over two axes (heads) the position in row-major order."""
     return make(OPS["index"], (), (name, DType.int32, tuple(axes)))
@@ -129,6 +134,7 @@ __all__ = [
     "rebuild",
     "rotate",
     "settle",
+    "slot",
     "softmax",
     "stored",
     "sub",

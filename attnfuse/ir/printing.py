@@ -27,7 +27,9 @@ def listing(program: Program) -> str:
     uses = Counter(operand for term in terms for operand in term.operands)
     uses.update(program.outputs)
     names: dict[Term, str] = {}
-    lines = [f"{program.name}({', '.join(map(_declaration, program.inputs))})"]
+    lines = [f"{program.name}("]
+    lines += [f"    {_declaration(term)}," for term in program.inputs]
+    lines.append("):")
 
     def named(term: Term) -> str:
         return names.get(term) or _spell(term, named)

@@ -1,0 +1,229 @@
+"""The building blocks of attention: small functions over traced values.
+
+A classical variant goes scale → softcap → bias → mask → softmax → attend.
+Ordinary arithmetic composes what the blocks return.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attnfuse.errors import NeedsStatic, WrongArgument
+from attnfuse.ir import build as ir
+from attnfuse.ir.axes import DType
+from attnfuse.ir.term import Term
+from attnfuse.traced import Traced, combine, k, kv_len, q, q_len
+
+PAIRINGS = ("half", "interleaved")
+"""Which features of a head turn together: i with i + rotary_dim/2, or 2i with 2i + 1."""
+
+ALIGNMENTS = ("bottom_right", "top_left")
+"""Which ends of queries and keys stand at one position: the last ones, or the first ones."""
+
+
+def rope(
+    x: Traced, cos: Traced, sin: Traced, *, positions: Traced | None = None, pairing: str = "half"
+) -> Traced:
+    """Rotary position embedding (RoFormer, Su et al., 2021) of queries or keys.
+
+    Features pair up, and pair i of the row at position p turns by the angle
+    whose cosine and sine are ``cos[p, i]`` and ``sin[p, i]``. Rotation is done
+    in float32 and rounded to the type of ``x``.
+
+    Args:
+        x: a query or key.
+        cos: captured tensor (positions, rotary_dim / 2); features beyond rotary_dim pass through.
+        sin: the same for sines.
+        positions: integer row of the tables for each batch entry and position;
+            by default row i of ``x`` takes row i of the tables. A position
+            outside the tables takes their nearest row.
+        pairing: ``"half"`` (Llama in Hugging Face: i with i + rotary_dim/2) or
+            ``"interleaved"`` (RoFormer, Meta's Llama: 2i with 2i + 1).
+
+    Raises:
+        WrongArgument: x is neither query nor key, or the pairing has another name.
+        DoesNotFit: the tables have odd sizes, or rotate more features than there are.
+    """
+    axes = [axis.name for axis in x.term.type.axes]
+    if axes[-1:] != ["d"]:
+        _refuse("rope", "x", x.term, "a query or a key")
+    if pairing not in PAIRINGS:
+        _refuse("rope", "pairing", pairing, " or ".join(map(repr, PAIRINGS)))
+    rows = (q if "q" in axes else k) if positions is None else positions
+    tables = (_table("cos", cos), _table("sin", sin))
+    return Traced(ir.rotate(x.term, *tables, rows.term, pairing))
+
+
+def _table(argument: str, table: Traced) -> Term:
+    """A captured matrix whose number of columns is known."""
+    term = table.term
+    if term.op.name != "input" or len(term.type.axes) != 2:
+        _refuse("rope", argument, term, "a captured tensor of shape (positions, rotary_dim / 2)")
+    if not isinstance(term.type.axes[1].size, int):
+        raise NeedsStatic(term.text("name"), 1)
+    return term
+
+
+def scores(query: Traced, key: Traced, *, scale: Traced | float | None = None) -> Traced:
+    """Scaled scores, scale · query · keyᵀ: (batch, heads, q_len, kv_len) in float32.
+
+    Query head h meets key head h // (query heads // key heads). They never
+    exist as a whole: kernels make them tile by tile.
+
+    Args:
+        query: (batch, query heads, q_len, head_dim).
+        key: (batch, key heads, kv_len, head_dim), of the same element type.
+        scale: 1 / √head_dim by default.
+
+    Raises:
+        WrongArgument: the arguments are not a query and a key.
+        DoesNotFit: their head dims differ.
+    """
+    for argument, given, axis in (("query", query, "q"), ("key", key, "k")):
+        if not {axis, "d"} <= set(given.term.type.names):
+            _refuse("scores", argument, given.term, f"a {argument}")
+    head_dim = query.term.type.axis("d").size
+    assert isinstance(head_dim, int)
+    factor = 1.0 / math.sqrt(head_dim) if scale is None else scale
+    raw = ir.contract(query.term, key.term, over="d", dtype=_accumulator(query.term))
+    return Traced(raw) * factor
+
+
+def _accumulator(term: Term) -> DType:
+    double = term.type.dtype is DType.float64
+    return DType.float64 if double else DType.float32
+
+
+def softcap(s: Traced, cap: Traced | float) -> Traced:
+    """cap · tanh(s / cap): scores bounded to ±cap (Gemma 2, 2024)."""
+    if isinstance(cap, int | float) and not 0 < cap < math.inf:
+        _refuse("softcap", "cap", cap, "a positive number")
+    return combine(ir.unary["tanh"], s / cap) * cap
+
+
+def bias(s: Traced, values: Traced | float) -> Traced:
+    """s + values.
+
+    Args:
+        s: scores.
+        values: an expression of positions, heads and captured tensors, such as
+            ``table[af.h, af.q - af.k + 127]``; or a captured tensor itself,
+            whose dimensions then are the last ones of (batch, heads, q_len,
+            kv_len). For dimensions of size 1 give an expression.
+
+    Raises:
+        WrongArgument: a captured tensor with more dimensions than scores have.
+    """
+    if isinstance(values, Traced) and values.term.op.name == "input" and values.term.type.axes:
+        values = _dense(s, values)
+    return s + values
+
+
+def _dense(s: Traced, values: Traced) -> Traced:
+    """A captured tensor laid along the last dimensions of the scores."""
+    axes = s.term.type.axes
+    heads = tuple(axis for axis in axes if axis.name in ("hk", "g"))
+    groups = [(axis,) for axis in axes if axis not in heads]
+    groups.insert(len(groups) - 2, heads)
+    count = len(values.term.type.axes)
+    if count > len(groups):
+        _refuse("bias", "values", f"{count} dimensions", f"at most {len(groups)}")
+    names = {heads: "h"}
+    indices = [ir.index(names.get(group, group[0].name), group) for group in groups[-count:]]
+    return Traced(ir.gather(values.term, *indices))
+
+
+def mask(s: Traced, visible: Traced | bool) -> Traced:
+    """The scores where ``visible`` holds, −∞ elsewhere.
+
+    A query that sees no key gets output 0 and log-sum-exp −∞.
+
+    Args:
+        s: scores.
+        visible: a predicate: `causal`, `window`, comparisons of ``af.q``,
+            ``af.k`` and captured tensors, combined by ``&``, ``|``, ``~``.
+    """
+    return combine(ir.mask, s, visible)
+
+
+def causal(alignment: str = "bottom_right") -> Traced:
+    """Visible are the keys at or before the query's position.
+
+    Args:
+        alignment: where q_len and kv_len differ, ``"bottom_right"`` lets the
+            last query see all keys (FlashAttention ≥ 2.1, decoding with a
+            cache); ``"top_left"`` lets the first query see the first key only
+            (PyTorch's ``is_causal``).
+    """
+    return k <= _position(alignment)
+
+
+def window(
+    *, before: int | None = None, after: int | None = None, alignment: str = "bottom_right"
+) -> Traced:
+    """Visible are the key at the query's own position and its neighbours.
+
+    FlashAttention's ``window_size=(l, r)`` is ``window(before=l, after=r)``;
+    Hugging Face's ``sliding_window=W`` is ``window(before=W - 1, after=0)``.
+
+    Args:
+        before: how many keys before its own position a query sees; None for all.
+        after: how many keys after its own position a query sees; None for all.
+        alignment: as for `causal`.
+
+    Raises:
+        WrongArgument: a negative number, or an alignment of another name.
+    """
+    visible = ir.TRUE
+    for argument, count in (("before", before), ("after", after)):
+        if count is not None and count < 0:
+            _refuse("window", argument, count, "0, a positive number, or None for all")
+    if before is not None:
+        visible = ir.and_(visible, (k >= _position(alignment) - before).term)
+    if after is not None:
+        visible = ir.and_(visible, (k <= _position(alignment) + after).term)
+    return Traced(visible)
+
+
+def _position(alignment: str) -> Traced:
+    """The position of a query among the keys."""
+    if alignment not in ALIGNMENTS:
+        _refuse("causal and window", "alignment", alignment, " or ".join(map(repr, ALIGNMENTS)))
+    return q + (kv_len - q_len) if alignment == "bottom_right" else q + 0
+
+
+def softmax(s: Traced) -> Traced:
+    """Probabilities: softmax over the keys, 0 in a row that sees nothing."""
+    return Traced(ir.softmax(s.term))
+
+
+def lse(s: Traced) -> Traced:
+    """The natural log-sum-exp of each row of scores: (batch, heads, q_len), float32.
+
+    −∞ in a row that sees nothing. Partial results over disjoint keys merge by it.
+    """
+    return Traced(ir.logsumexp(s.term))
+
+
+def attend(p: Traced, value: Traced) -> Traced:
+    """p · value: (batch, heads, q_len, value_dim), of the value's element type.
+
+    Args:
+        p: probabilities, made by `softmax`.
+        value: (batch, key heads, kv_len, value_dim).
+
+    Raises:
+        WrongArgument: the arguments are not probabilities and a value.
+    """
+    if not {"q", "k"} <= set(p.term.type.names):
+        _refuse("attend", "p", p.term, "probabilities, made by af.softmax")
+    if not {"k", "e"} <= set(value.term.type.names):
+        _refuse("attend", "value", value.term, "a value")
+    dtype = value.term.type.dtype
+    return Traced(ir.contract(p.term, value.term, over="k", dtype=dtype))
+
+
+def _refuse(function: str, argument: str, given: object, allowed: str) -> None:
+    raise WrongArgument(function=function, argument=argument, given=given, allowed=allowed)
+
+

@@ -1,0 +1,173 @@
+"""The pipeline: one function for each arrow between a program and its kernel.
+
+    program ──saturate──▶ programs ──make_plan──▶ plan ──emit──▶ source ──lower──▶ target code
+                                                                  └───────build──────▶ kernel
+
+Each thing between arrows is a value that prints itself and hangs off `Compiled`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnfuse.backends.tilelang import lower as lowering
+from attnfuse.backends.tilelang import source as emitting
+from attnfuse.backends.tilelang.lower import Lowered
+from attnfuse.backends.tilelang.source import Source
+from attnfuse.devices import Device
+from attnfuse.files import write_atomically
+from attnfuse.ir.axes import Symbol
+from attnfuse.ir.program import Program
+from attnfuse.ir.verify import verify
+from attnfuse.plan import QueryMajor, match, schedule
+from attnfuse.plan.schedule import UNSCHEDULED
+from attnfuse.runtime.cache import folder_of
+from attnfuse.settings import get_settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Kernel = Callable[[Mapping[str, "Tensor"], Mapping[Symbol, int]], "tuple[Tensor, ...]"]
+
+_log = logging.getLogger("attnfuse.compiler")
+
+
+def saturate(program: Program, device: Device) -> list[Program]:
+    """The forms of ``program`` worth considering on ``device``, best first.
+
+    For now the program itself: rewriting comes between here and there.
+    """
+    return [program]
+
+
+def make_plan(program: Program, device: Device, contiguous: Mapping[str, bool]) -> QueryMajor:
+    """The launch that computes ``program``, with tiles that fit ``device``.
+
+    Raises:
+        CannotLower: no kernel form covers the program.
+        DoesNotFitDevice: not even the smallest tiles fit.
+    """
+    return schedule(match(program, contiguous, UNSCHEDULED), device)
+
+
+def emit(plan: QueryMajor, program: Program, device: Device) -> Source:
+    """The TileLang program that carries out ``plan``."""
+    return emitting.emit(plan, device, str(program))
+
+
+def lower(source: Source) -> Lowered:
+    """The C, CUDA or HIP that a program becomes. Needs neither GPU nor compiler."""
+    return lowering.lower(source, folder_of(source.digest))
+
+
+def build(plan: QueryMajor, source: Source, lowered: Callable[[], Lowered]) -> Kernel:
+    """The kernel of a program, loaded and ready to be called.
+
+    Raises:
+        BuildFailed: the target's compiler refused the program.
+    """
+    folder = folder_of(source.digest)
+    if source.device.kind == "cpu":
+        from attnfuse.backends.tilelang import cpu
+
+        return cpu.build(plan, lowered(), folder)
+    from attnfuse.backends.tilelang import gpu
+
+    return gpu.build(plan, source, folder)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A variant, compiled for one signature and one device.
+
+    What needs tools is made when it is first asked for: `lowered`, `kernel`.
+
+    Attributes:
+        traced: the program as it was traced.
+        program: the form that was chosen.
+        plan: what its launch does.
+        source: the TileLang program.
+        device: what it was compiled for.
+    """
+
+    traced: Program
+    program: Program
+    plan: QueryMajor
+    source: Source
+    device: Device
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The target code."""
+        lowered = lower(self.source)
+        _dump(self.source, f"kernel.{lowered.extension}", lowered.text)
+        return lowered
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel, ready to be called."""
+        _log.info("building %s for %s", self.source.name, self.device.title)
+        return build(self.plan, self.source, lambda: self.lowered)
+
+    def explain(self) -> str:
+        """What the compiler did, as text."""
+        tool = self.source.text.count("\n")
+        lines = [
+            f"{self.program.name} on {self.device.title} ({self.device.arch})",
+            "",
+            "traced graph",
+            _indented(self.traced),
+            "",
+            "rewriting: none yet, the traced graph is the chosen one",
+            "",
+            "plan",
+            _indented(self.plan),
+            "",
+            f"program: {tool} lines of TileLang, {self.source.digest}",
+        ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def compile_program(program: Program, device: Device, contiguous: Mapping[str, bool]) -> Compiled:
+    """Everything up to the TileLang program.
+
+    Args:
+        program: a traced program.
+        device: what to compile for.
+        contiguous: for each input, whether its last dimension has stride 1.
+
+    Raises:
+        CannotLower: no kernel form covers the program.
+        DoesNotFitDevice: not even the smallest tiles fit.
+    """
+    verify(program)
+    chosen = saturate(program, device)[0]
+    verify(chosen)
+    plan = make_plan(chosen, device, contiguous)
+    source = emit(plan, chosen, device)
+    _log.info("%s for %s: %s", program.name, device.title, plan.schedule)
+    _dump(source, "graph.txt", f"{chosen}\n")
+    _dump(source, "plan.txt", f"{plan}\n")
+    _dump(source, "program.py", source.text)
+    return Compiled(program, chosen, plan, source, device)
+
+
+def _dump(source: Source, name: str, text: str) -> None:
+    """Write one stage where ATTNFUSE_DUMP_DIR says."""
+    root = get_settings().dump_dir
+    if root is not None:
+        folder = Path(root) / f"{source.name}-{source.device.name}-{source.digest[:8]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / name, text)
+
+
+def _indented(value: object) -> str:
+    return "\n".join(f"  {line}" for line in str(value).splitlines())

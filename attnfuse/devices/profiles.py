@@ -1,0 +1,94 @@
+"""Device profiles, read from the data files beside this module."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from attnfuse.errors import MixedDevices, UnknownDevice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Device:
+    """What kernels are made for.
+
+    Attributes:
+        name: the name of the profile, ``h200`` for example.
+        title: the name that the vendor's runtime reports.
+        kind: ``cuda``, ``hip`` or ``cpu``.
+        arch: the architecture as the target compiler spells it, ``sm_90a`` for example.
+        shared_memory: bytes of shared memory that one block can have; 0 on a CPU.
+        stages: how many key/value tiles a software pipeline keeps in flight.
+    """
+
+    name: str
+    title: str
+    kind: str
+    arch: str
+    shared_memory: int
+    stages: int
+
+
+@cache
+def all_devices() -> dict[str, Device]:
+    """Every profile by name."""
+    folder = files("attnfuse.devices") / "data"
+    texts = {entry.name.removesuffix(".toml"): entry.read_text() for entry in folder.iterdir()}
+    return {name: Device(name=name, **tomllib.loads(texts[name])) for name in sorted(texts)}
+
+
+def find_device(name: str) -> Device:
+    """The profile called ``name``, or the first one of an architecture.
+
+    Raises:
+        UnknownDevice: there is none.
+    """
+    devices = all_devices()
+    by_arch = (device for device in devices.values() if device.arch == name)
+    found = devices.get(name) or next(by_arch, None)
+    if found is None:
+        raise UnknownDevice(name=name, known=", ".join(devices))
+    return found
+
+
+def device_of(tensors: Mapping[str, Tensor]) -> Device:
+    """The profile of the device that all of these tensors are on.
+
+    Raises:
+        MixedDevices: they are on several.
+        UnknownDevice: there is no profile for it.
+    """
+    places = {name: tensor.device for name, tensor in tensors.items()}
+    if len(set(places.values())) > 1:
+        given = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise MixedDevices(given=given)
+    place = next(iter(places.values()))
+    if place.type == "cuda":
+        return _gpu(place.index)
+    if place.type in ("cpu", "meta"):
+        return all_devices()["cpu"]
+    raise UnknownDevice(name=str(place), known=", ".join(all_devices()))
+
+
+@cache
+def _gpu(index: int | None) -> Device:
+    """The profile of a GPU: by its title, else the first one of its architecture."""
+    import torch
+
+    title = torch.cuda.get_device_name(index)
+    properties = torch.cuda.get_device_properties(index)
+    by_title = [device for device in all_devices().values() if device.title in title]
+    if by_title:
+        return by_title[0]
+    if torch.version.hip:
+        return find_device(properties.gcnArchName.split(":")[0])
+    capability = f"sm_{properties.major}{properties.minor}"
+    specific = "a" if properties.major >= 9 else ""
+    return find_device(capability + specific)

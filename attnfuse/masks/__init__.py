@@ -1,0 +1,5 @@
+"""From predicates to the tiles that have to be visited."""
+
+from attnfuse.masks.ranges import KeyRange, key_range
+
+__all__ = ["KeyRange", "key_range"]

@@ -1,0 +1,7 @@
+"""What one kernel launch does, with no word of the target language in it."""
+
+from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
+from attnfuse.plan.match import match
+from attnfuse.plan.schedule import schedule
+
+__all__ = ["Load", "Parameter", "QueryMajor", "Result", "Schedule", "match", "schedule"]

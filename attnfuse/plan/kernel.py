@@ -1,0 +1,147 @@
+"""The query-major plan: one block owns a tile of queries and walks over its keys.
+
+    for each tile of queries
+        load the queries, apply their prologue
+        for each tile of keys that can be seen
+            load the keys, apply their prologue
+            scores = expression of the contractions, where visible, else −∞
+            online softmax (Milakov & Gimelshein, 2018), accumulate P·V
+        normalise, write the outputs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnfuse.ir.axes import DType, Size
+from attnfuse.ir.layout import Dimension, extent, label
+from attnfuse.ir.term import Term
+from attnfuse.masks import KeyRange
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that a kernel reads.
+
+    Attributes:
+        name: the variant's name for it.
+        dtype: its element type.
+        dims: its dimensions, in the caller's order.
+        contiguous: whether its last dimension has stride 1.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[Dimension, ...]
+    contiguous: bool
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The size of each dimension."""
+        return tuple(map(extent, self.dims))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each dimension is called: b, h, q, k, d, e, or 0, 1, … for a captured tensor."""
+        return tuple(label(dim).removeprefix(f"{self.name}.") for dim in self.dims)
+
+
+@dataclass(frozen=True)
+class Result(Parameter):
+    """A tensor that a kernel writes.
+
+    Attributes:
+        what: ``attend`` for P·V, ``lse`` for the log-sum-exp.
+    """
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """A tile of an input and what is done to it on the way in.
+
+    Attributes:
+        parameter: the name of the input.
+        steps: the prologue, terms whose first operand is the step before, in order.
+    """
+
+    parameter: str
+    steps: tuple[Term, ...] = ()
+
+    def __str__(self) -> str:
+        return " → ".join([self.parameter, *(step.op.name for step in self.steps)])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a plan is carried out.
+
+    Attributes:
+        name: the skeleton that it fills.
+        block_q: queries in a tile.
+        block_k: keys in a tile.
+        stages: key and value tiles in flight.
+        threads: threads of a block.
+    """
+
+    name: str
+    block_q: int
+    block_k: int
+    stages: int
+    threads: int
+
+    def __str__(self) -> str:
+        tile = f"{self.block_q}×{self.block_k} tiles"
+        return f"{self.name}, {tile}, {self.stages} stages, {self.threads} threads"
+
+
+@dataclass(frozen=True)
+class QueryMajor:
+    """One launch of query-major attention.
+
+    Attributes:
+        name: the variant's name.
+        digest: the digest of the program that it computes.
+        parameters: what it reads.
+        results: what it writes, in the order of the program's outputs.
+        streams: the query and key sides of each contraction over features.
+        score: the score as a closed term in which slot i is contraction i.
+        visible: the closed predicate of the masks around the score.
+        keys: the keys that a tile of queries has to visit.
+        value: the value side of the contraction over keys.
+        schedule: how to carry it out.
+    """
+
+    name: str
+    digest: str
+    parameters: tuple[Parameter, ...]
+    results: tuple[Result, ...]
+    streams: tuple[tuple[Load, Load], ...]
+    score: Term
+    visible: Term
+    keys: KeyRange
+    value: Load
+    schedule: Schedule
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter called ``name``."""
+        return next(each for each in self.parameters if each.name == name)
+
+    def width(self, load: Load) -> int:
+        """The number of features of a load."""
+        size = self.parameter(load.parameter).sizes[-1]
+        assert isinstance(size, int)
+        return size
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: query-major, {self.schedule}"]
+        for place, (query, key) in enumerate(self.streams):
+            lines.append(f"  ${place} = ({query}) · ({key})ᵀ")
+        lines.append(f"  score    {self.score}")
+        lines.append(f"  visible  {self.visible}")
+        lines.append(f"  visits   {self.keys}")
+        lines.append(f"  value    {self.value}")
+        written = (f"{each.name} ({each.what}, {each.dtype})" for each in self.results)
+        lines.append(f"  writes   {', '.join(written)}")
+        return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""Which tiles, stages and threads a plan gets on a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnfuse.devices import Device
+from attnfuse.errors import DoesNotFitDevice
+from attnfuse.plan.kernel import QueryMajor, Schedule
+
+_GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
+"""block_q, block_k, threads: the largest that fits wins. Each M = block_q has a whole
+number of warp rows of 16 (and of Hopper's 64) for its threads."""
+
+_CPU = Schedule("pipelined", block_q=64, block_k=64, stages=0, threads=1)
+
+UNSCHEDULED = Schedule("pipelined", block_q=0, block_k=0, stages=0, threads=0)
+"""What a plan has before it is scheduled."""
+
+
+def schedule(plan: QueryMajor, device: Device) -> QueryMajor:
+    """``plan`` with the largest tiles whose shared memory fits ``device``.
+
+    Raises:
+        DoesNotFitDevice: not even the smallest tiles fit.
+    """
+    if device.kind == "cpu":
+        return replace(plan, schedule=_CPU)
+    for block_q, block_k, threads in _GPU_TILES:
+        chosen = Schedule("pipelined", block_q, block_k, device.stages, threads)
+        candidate = replace(plan, schedule=chosen)
+        if shared_memory(candidate) <= device.shared_memory:
+            return candidate
+    needed = shared_memory(candidate)
+    raise DoesNotFitDevice(
+        variant=plan.name, needed=needed, device=device.title, available=device.shared_memory
+    )
+
+
+def shared_memory(plan: QueryMajor) -> int:
+    """Bytes of shared memory that a block needs for its tiles.
+
+    Queries stay; keys and values have one buffer for each stage, and a second
+    one for keys that are changed on the way in, since a buffer that is being
+    filled ahead must not be written by anyone else.
+    """
+    tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
+    total = tiles.block_k * _row_bytes(plan, plan.value.parameter) * stages
+    for query, key in plan.streams:
+        total += tiles.block_q * _row_bytes(plan, query.parameter)
+        total += tiles.block_k * _row_bytes(plan, key.parameter) * (stages + bool(key.steps))
+    return total
+
+
+def padded(features: int) -> int:
+    """Features of a tile in shared memory: matrix units take multiples of 16."""
+    return -(-features // 16) * 16
+
+
+def _row_bytes(plan: QueryMajor, name: str) -> int:
+    parameter = plan.parameter(name)
+    size = parameter.sizes[-1]
+    assert isinstance(size, int)
+    return padded(size) * parameter.dtype.itemsize

@@ -1,0 +1,125 @@
+"""Emits what every program begins with: origin, symbols, parameters, the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attnfuse.backends.tilelang.names import identifier
+from attnfuse.backends.tilelang.text import Text
+from attnfuse.backends.tilelang.words import Words
+from attnfuse.ir.axes import Symbol
+from attnfuse.plan.kernel import Parameter, QueryMajor
+
+RANGE_PARAMETERS = ("first_q_block", "q_blocks", "first_head", "heads", "first_entry", "entries")
+"""What a CPU kernel is told: which blocks of queries, heads and batch entries are its own."""
+
+
+def write_header(text: Text, plan: QueryMajor, heading: str) -> None:
+    """Write the docstring and the symbols."""
+    text.line(f'"""{heading}"""')
+    text.line()
+    text.line("import tilelang.language as T")
+    text.line()
+    text.line("LOG2E = 1.4426950408889634")
+    text.comment("sizes that are known at the call")
+    for symbol in symbols(plan):
+        text.line(f'{symbol} = T.dynamic("{symbol}")')
+    text.comment("strides, in elements")
+    for parameter in tensors(plan):
+        for name in strides(parameter):
+            if name != "1":
+                text.line(f'{name} = T.dynamic("{name}", "int64")')
+    text.line()
+    text.line()
+
+
+@contextmanager
+def write_signature(text: Text, plan: QueryMajor, words: Words) -> Iterator[None]:
+    """Write the kernel's parameters and its grid; what is written within is one block's work."""
+    text.line("@T.prim_func")
+    text.line(f"def {plan.name}(")
+    for parameter in tensors(plan):
+        text.line(f"    {identifier(parameter.name)}: {_tensor(parameter, words)},")
+    if not words.on_gpu:
+        text.line("    # the part of the grid that this call computes")
+        for name in RANGE_PARAMETERS:
+            text.line(f"    {name}: T.int32,")
+    with text.block("):"):
+        if words.on_gpu:
+            _write_alignment(text, plan)
+        with text.block(_grid(plan, words)):
+            _write_indices(text, plan, words)
+            yield
+
+
+def tensors(plan: QueryMajor) -> tuple[Parameter, ...]:
+    """What a kernel reads and writes, in the order of its parameters."""
+    return (*plan.parameters, *plan.results)
+
+
+def symbols(plan: QueryMajor) -> list[Symbol]:
+    """The symbolic sizes of a plan."""
+    sizes = (size for parameter in tensors(plan) for size in parameter.sizes)
+    return list(dict.fromkeys(size for size in sizes if isinstance(size, Symbol)))
+
+
+def strides(parameter: Parameter) -> list[str]:
+    """The text of each stride of a tensor: a symbol's name, or 1."""
+    names = [f"{parameter.name}_stride_{label}" for label in parameter.labels]
+    if parameter.contiguous:
+        names[-1:] = ["1"]
+    return names
+
+
+def batch_labels(plan: QueryMajor) -> list[str]:
+    """The labels of the batch axes."""
+    return [label for label in plan.results[0].labels if label.startswith("b")]
+
+
+def block_indices(plan: QueryMajor) -> dict[str, str]:
+    """The text of the indices that are the same for a whole block, by name."""
+    labels = batch_labels(plan)
+    sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))
+    flat = labels[0]
+    for label in labels[1:]:
+        flat = f"({flat}) * {sizes[label]} + {label}"
+    return {label: label for label in labels} | {"b": flat, "h": "h"}
+
+
+def _tensor(parameter: Parameter, words: Words) -> str:
+    shape = ", ".join(map(str, parameter.sizes)) or "1"
+    dtype = words.stored(parameter.dtype)
+    return f'T.StridedTensor([{shape}], [{", ".join(strides(parameter))}], "{dtype}")'
+
+
+def _write_alignment(text: Text, plan: QueryMajor) -> None:
+    """Tell the compiler that rows start at multiples of 16 bytes, which the launcher checks."""
+    for parameter in tensors(plan):
+        if len(parameter.dims) > 2 and parameter.contiguous and parameter.labels[-1] in "de":
+            step = 16 // parameter.dtype.itemsize
+            for name in strides(parameter)[:-1]:
+                text.line(f"T.assume({name} % {step} == 0)")
+
+
+def _grid(plan: QueryMajor, words: Words) -> str:
+    sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))
+    if not words.on_gpu:
+        return "with T.Kernel(q_blocks, heads, entries) as (block, head, own_entry):"
+    blocks = f"T.ceildiv({sizes['q']}, {plan.schedule.block_q})"
+    entries = " * ".join(str(sizes[label]) for label in batch_labels(plan))
+    launch = f"{blocks}, {sizes['h']}, {entries}, threads={plan.schedule.threads}"
+    return f"with T.Kernel({launch}) as (q_block, h, entry):"
+
+
+def _write_indices(text: Text, plan: QueryMajor, words: Words) -> None:
+    if not words.on_gpu:
+        text.line("q_block = first_q_block + block")
+        text.line("h = first_head + head")
+        text.line("entry = first_entry + own_entry")
+    sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))
+    labels, rest = batch_labels(plan), "entry"
+    for label in reversed(labels[1:]):
+        text.line(f"{label} = T.floormod({rest}, {sizes[label]})")
+        rest = f"T.floordiv({rest}, {sizes[label]})"
+    text.line(f"{labels[0]} = {rest}")

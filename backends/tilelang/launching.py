@@ -1,0 +1,47 @@
+"""What the launchers of all targets share: outputs, and the values of a kernel's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from attnfuse.backends.tilelang.words import Words
+from attnfuse.ir.axes import Size, Symbol
+from attnfuse.plan.kernel import QueryMajor, Result
+
+Sizes = Mapping[Symbol, int]
+
+
+def empty_outputs(
+    plan: QueryMajor, tensors: Mapping[str, Tensor], sizes: Sizes, words: Words
+) -> list[Tensor]:
+    """Uninitialised outputs, laid out in memory like the query."""
+    query = tensors[plan.streams[0][0].parameter]
+    return [_empty_like(query, result, sizes, words) for result in plan.results]
+
+
+def fill_empty(plan: QueryMajor, outputs: Sequence[Tensor]) -> None:
+    """Give each output the value of rows that see nothing."""
+    for result, output in zip(plan.results, outputs, strict=True):
+        output.fill_(0.0 if result.what == "attend" else float("-inf"))
+
+
+def number(size: Size, sizes: Sizes) -> int:
+    """The number behind a size."""
+    return size if isinstance(size, int) else sizes[size]
+
+
+def _empty_like(query: Tensor, result: Result, sizes: Sizes, words: Words) -> Tensor:
+    """An output whose dimensions lie in memory in the query's order, features last.
+
+    So whoever passes (batch, length, head, feature) in memory gets it back.
+    """
+    shape = [number(size, sizes) for size in result.sizes]
+    leading = len(query.shape) - 1
+    order = sorted(range(leading), key=lambda d: query.stride(d), reverse=True)
+    order = [*order, *range(leading, len(shape))]
+    dtype = getattr(torch, words.stored(result.dtype).value)
+    memory = torch.empty([shape[d] for d in order], dtype=dtype, device=query.device)
+    return memory.permute([order.index(d) for d in range(len(shape))])

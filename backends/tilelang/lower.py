@@ -1,0 +1,92 @@
+"""From a TileLang program to the C, CUDA or HIP that it becomes. Needs no GPU and no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnfuse.backends.tilelang.source import Source
+from attnfuse.devices import Device
+from attnfuse.errors import DoesNotFitDevice
+from attnfuse.files import write_atomically
+
+PROGRAM = "program.py"
+"""The name of a program's file in its folder."""
+
+_EXTENSIONS = {"cpu": "cpp", "cuda": "cu", "hip": "hip"}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What a program becomes.
+
+    Attributes:
+        text: the target code.
+        extension: the usual extension of its file.
+        shared_memory: bytes of shared memory that a block uses, as TileLang allots it.
+    """
+
+    text: str
+    extension: str
+    shared_memory: int
+
+
+def load(source: Source, folder: Path) -> Any:
+    """The TileLang function of a program, whose text is put into ``folder``."""
+    path = folder / PROGRAM
+    if not path.exists():
+        write_atomically(path, source.text)
+    return source.prim_func(path)
+
+
+def lower(source: Source, folder: Path) -> Lowered:
+    """The target code of a program.
+
+    Raises:
+        DoesNotFitDevice: it uses more shared memory than a block can have.
+    """
+    import tilelang
+    from tilelang import tvm
+
+    target = tvm.target.Target(target_of(source.device))
+    with tvm.transform.PassContext(opt_level=3, config=pass_configs(source.device)), target:
+        artifact = tilelang.lower(load(source, folder), target=target)
+    used = _shared_memory(artifact)
+    if used > source.device.shared_memory:
+        raise DoesNotFitDevice(
+            variant=source.name,
+            needed=used,
+            device=source.device.title,
+            available=source.device.shared_memory,
+        )
+    return Lowered(artifact.kernel_source, _EXTENSIONS[source.device.kind], used)
+
+
+def target_of(device: Device) -> dict[str, str]:
+    """TileLang's target for a device."""
+    targets = {
+        "cpu": {"kind": "c"},
+        "cuda": {"kind": "cuda", "arch": device.arch},
+        "hip": {"kind": "hip", "mcpu": device.arch},
+    }
+    return targets[device.kind]
+
+
+def pass_configs(device: Device) -> Mapping[str, bool]:
+    """How TileLang is to lower for a device.
+
+    Fast math turns exp2f and tanhf into single instructions on NVIDIA GPUs;
+    infinities stay what they are. On the CPU the host compiler vectorises
+    better than TileLang, whose vectors of float16 don't compile there.
+    """
+    if device.kind == "cpu":
+        return {"tirx.disable_vectorize": True}
+    return {"tl.enable_fast_math": True} if device.kind == "cuda" else {}
+
+
+def _shared_memory(artifact: Any) -> int:
+    functions = artifact.device_mod.functions.values()
+    name = "dyn_shared_memory_buf"
+    return max((int(f.attrs[name]) for f in functions if f.attrs and name in f.attrs), default=0)

@@ -1,0 +1,179 @@
+"""The `pipelined` schedule: TileLang's software pipeline over key and value tiles.
+
+One block computes one tile of queries of one head. Copies of the tiles to
+come overlap with the work on the present one, as many as the plan has stages.
+With one stage TileLang prefetches a single buffer, which is FlashAttention-2's
+schedule; on sm_80 … sm_89 it is also the way around a crash of TileLang 0.1.15
+on deeper pipelines with a bound that is known at run time only.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from attnfuse.backends.tilelang.expressions import MINUS_INFINITY, Expressions
+from attnfuse.backends.tilelang.header import (
+    batch_labels,
+    block_indices,
+    write_header,
+    write_signature,
+)
+from attnfuse.backends.tilelang.loads import Loads
+from attnfuse.backends.tilelang.names import identifier
+from attnfuse.backends.tilelang.text import Text
+from attnfuse.backends.tilelang.words import Words
+from attnfuse.ir.axes import Size
+from attnfuse.ir.build import TRUE
+from attnfuse.plan.kernel import QueryMajor, Result
+
+
+def emit(plan: QueryMajor, words: Words, heading: str) -> str:
+    """The TileLang program that carries out ``plan``, as Python text."""
+    text = Text()
+    write_header(text, plan, heading)
+    with write_signature(text, plan, words):
+        _Body(plan, words, text).write()
+    return str(text)
+
+
+class _Body:
+    """Writes what one block does."""
+
+    def __init__(self, plan: QueryMajor, words: Words, text: Text) -> None:
+        self.plan, self.words, self.text = plan, words, text
+        self.rows, self.keys = plan.schedule.block_q, plan.schedule.block_k
+        self.loads = Loads(plan, words, text)
+        self.features = words.features(plan.width(plan.value))
+        self.score_tiles = ["score"] + [f"score_{place}" for place in range(1, len(plan.streams))]
+
+    def write(self) -> None:
+        """Write all of it."""
+        self.text.line(f"q_first = q_block * {self.rows}")
+        self.text.line(f"q_last = q_first + {self.rows - 1}")
+        self._allocate()
+        self.text.line()
+        for query, _ in self.plan.streams:
+            self.loads.copy(query, "h", "q_first", self.rows, ahead=False)
+            self.loads.prologue(query, "q", "q_first", self.rows, ahead=False)
+        self.text.line("T.fill(out_sum, 0)")
+        self.text.line("T.fill(row_sum, 0)")
+        self.text.line(f"T.fill(row_max, {MINUS_INFINITY})")
+        self.text.line()
+        with self._tiles():
+            self.text.line(f"k_first = tile * {self.keys}")
+            self._contract()
+            self._score()
+            self._softmax()
+            self._accumulate()
+        self.text.line()
+        for result in self.plan.results:
+            self._result(result)
+
+    def _allocate(self) -> None:
+        plan, words = self.plan, self.words
+        for query, key in plan.streams:
+            self.loads.allocate(query, self.rows, ahead=False)
+            self.loads.allocate(key, self.keys, ahead=True)
+        self.loads.allocate(plan.value, self.keys, ahead=True)
+        for name in self.score_tiles:
+            self.text.line(f"{name} = {words.fragment((self.rows, self.keys))}")
+        if words.on_gpu:
+            dtype = plan.parameter(plan.value.parameter).dtype
+            self.text.line(f"weights = {words.fragment((self.rows, self.keys), dtype)}")
+        self.text.line(f"out_sum = {words.fragment((self.rows, self.features))}")
+        for name in ("row_max", "row_max_before", "row_sum", "tile_sum", "rescale"):
+            self.text.line(f"{name} = {words.fragment((self.rows,))}")
+
+    def _tiles(self) -> AbstractContextManager[None]:
+        """The loop over the key tiles that this tile of queries can see."""
+        indices = block_indices(self.plan) | {"q_first": "q_first", "q_last": "q_last"}
+        at_tile = Expressions(self.plan, indices)
+        first, end = at_tile.spell(self.plan.keys.first), at_tile.spell(self.plan.keys.end)
+        self.text.comment(f"keys that this tile of queries can see: {self.plan.keys}")
+        self.text.line(f"tile_first = T.floordiv({first}, {self.keys})")
+        self.text.line(f"tile_end = T.max(tile_first, T.ceildiv({end}, {self.keys}))")
+        if not self.words.on_gpu:
+            return self.text.block("for tile in T.serial(tile_first, tile_end):")
+        stages = self.plan.schedule.stages
+        loop = f"T.Pipelined(tile_first, tile_end, num_stages={stages})"
+        return self.text.block(f"for tile in {loop}:")
+
+    def _contract(self) -> None:
+        for (query, key), tile in zip(self.plan.streams, self.score_tiles, strict=True):
+            self.loads.copy(key, self._key_head(key.parameter), "k_first", self.keys, ahead=True)
+            self.loads.prologue(key, "k", "k_first", self.keys, ahead=True)
+            operands = f"{self.loads.tile(query)}, {self.loads.tile(key)}, {tile}"
+            self.text.line(f"T.clear({tile})")
+            self.text.line(f"T.gemm({operands}, transpose_B=True{self.words.gemm})")
+
+    def _score(self) -> None:
+        """The score expression and the mask, which also hides keys beyond the end."""
+        indices = block_indices(self.plan) | {"q": "q_first + i", "k": "k_first + j"}
+        slots = [f"{tile}[i, j]" for tile in self.score_tiles]
+        at_score = Expressions(self.plan, indices, slots)
+        visible = f"k_first + j < {self._kv_len()}"
+        if self.plan.visible is not TRUE:
+            visible = f"T.And({visible}, {at_score.spell(self.plan.visible)})"
+        self.text.comment(f"score = {self.plan.score}, where {self.plan.visible}")
+        with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
+            score = at_score.spell(self.plan.score)
+            self.text.line(f"score[i, j] = T.if_then_else({visible}, {score}, {MINUS_INFINITY})")
+
+    def _softmax(self) -> None:
+        """Online softmax; a row that has seen nothing yet keeps −∞, and −∞ − −∞ is no number."""
+        line, rows = self.text.line, self.words.each(self.rows)
+        line("T.copy(row_max, row_max_before)")
+        line("T.reduce_max(score, row_max, dim=1, clear=False)")
+        with self.text.block(f"for i in {rows}:"):
+            line(
+                f"rescale[i] = T.if_then_else(row_max[i] == {MINUS_INFINITY}, T.float32(1.0), "
+                "T.exp2((row_max_before[i] - row_max[i]) * LOG2E))"
+            )
+        with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
+            line(
+                f"score[i, j] = T.if_then_else(row_max[i] == {MINUS_INFINITY}, T.float32(0.0), "
+                "T.exp2((score[i, j] - row_max[i]) * LOG2E))"
+            )
+        line("T.reduce_sum(score, tile_sum, dim=1)")
+        with self.text.block(f"for i in {rows}:"):
+            line("row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]")
+
+    def _accumulate(self) -> None:
+        value = self.plan.value
+        with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
+            self.text.line("out_sum[i, j] = out_sum[i, j] * rescale[i]")
+        self.loads.copy(value, self._key_head(value.parameter), "k_first", self.keys, ahead=True)
+        if self.words.on_gpu:
+            self.text.line("T.copy(score, weights)")
+        weights = "weights" if self.words.on_gpu else "score"
+        operands = f"{weights}, {self.loads.tile(value)}, out_sum"
+        self.text.line(f"T.gemm({operands}{self.words.gemm})")
+
+    def _result(self, result: Result) -> None:
+        place = f"{', '.join(batch_labels(self.plan))}, h, q_first:q_first + {self.rows}"
+        if result.what == "attend":
+            with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
+                self.text.line(
+                    "out_sum[i, j] = T.if_then_else(row_sum[i] > 0, "
+                    "out_sum[i, j] / row_sum[i], T.float32(0.0))"
+                )
+            self.text.line(f"T.copy(out_sum, {identifier(result.name)}[{place}, 0:{self.features}])")
+        else:
+            with self.text.block(f"for i in {self.words.each(self.rows)}:"):
+                self.text.line(
+                    "tile_sum[i] = T.if_then_else(row_sum[i] > 0, "
+                    f"row_max[i] + T.log(row_sum[i]), {MINUS_INFINITY})"
+                )
+            self.text.line(f"T.copy(tile_sum, {identifier(result.name)}[{place}])")
+
+    def _key_head(self, parameter: str) -> str:
+        """The key head that this block's query head reads."""
+        heads, key_heads = self.plan.results[0].sizes, self.plan.parameter(parameter).sizes
+        place = len(batch_labels(self.plan))
+        query_heads, own = heads[place], key_heads[place]
+        assert isinstance(query_heads, int) and isinstance(own, int)
+        return "h" if query_heads == own else f"h // {query_heads // own}"
+
+    def _kv_len(self) -> Size:
+        key = self.plan.parameter(self.plan.streams[0][1].parameter)
+        return key.sizes[-2]
