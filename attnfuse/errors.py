@@ -211,3 +211,73 @@ class NoToolchain(AttnFuseError, RuntimeError):
         "no kernel can be built here: {problem}. The reference backend would hold {scores} scores "
         "a head, above the limit of {limit} (ATTNFUSE_REFERENCE_LIMIT)"
     )
+
+
+# -- rewriting -----------------------------------------------------------------
+
+
+class MalformedRule(AttnFuseError, ValueError):
+    """A rewrite rule was written down wrongly; found where it is defined."""
+
+    message = "{where}: rule {rule}: {problem}; {remedy}"
+
+
+class RuleFailed(AttnFuseError, RuntimeError):
+    """The right side or the condition of a rewrite rule raised an error when it was applied."""
+
+    message = "{where}: rule {rule}: {problem}\n  applied to {term}"
+
+
+class UnequalFacts(AttnFuseError, TypeError):
+    """Two terms were equated that can't have the same value."""
+
+    message = (
+        "{cause} equates terms that differ in their {fact}: {one} and {other}; "
+        "both sides of a rule must compute the same\n  {before}\n  {after}"
+    )
+
+
+class UnknownFact(AttnFuseError, KeyError):
+    """A rule or a cost asked for a fact that the e-graph doesn't keep."""
+
+    message = "nothing called {name!r} is known of {what}; there are {known}"
+
+    def __str__(self) -> str:
+        """The message as it is: a KeyError would show its repr."""
+        return str(self.args[0])
+
+
+class RuleClash(AttnFuseError, ValueError):
+    """Two rules have the same name."""
+
+    message = "rule {rule} is defined by {one} and by {other}; rename one of them"
+
+
+class UnknownRule(AttnFuseError, LookupError):
+    """A rule was named that does not exist."""
+
+    message = "no rule is called {name!r}; there are {known}"
+
+
+class NoRules(AttnFuseError, ValueError):
+    """Something that should bring rewrite rules has none."""
+
+    message = "{source} defines no rules; decorate a function with @rule, or list them in RULES"
+
+
+class NotEqual(AttnFuseError, ValueError):
+    """A derivation was asked for between terms that were not found equal."""
+
+    message = "these terms were not found to be equal\n  {one}\n  {other}"
+
+
+class NothingToExtract(AttnFuseError, ValueError):
+    """Every form of a term costs infinitely much or was rejected."""
+
+    message = "no form of this term can be used: {problem}\n  {term}"
+
+
+class NoInstance(AttnFuseError, ValueError):
+    """The rule checker could not make an example of a rule's left side."""
+
+    message = "{where}: rule {rule}: no example of {pattern} could be made; {remedy}"
