@@ -95,14 +95,14 @@ def _accumulator(term: Term) -> DType:
 
 
 def softcap(s: Traced, cap: Traced | float) -> Traced:
-    """cap · tanh(s / cap): scores bounded to ±cap (Gemma 2, 2024)."""
+    """Cap · tanh(s / cap): scores bounded to ±cap (Gemma 2, 2024)."""
     if isinstance(cap, int | float) and not 0 < cap < math.inf:
         _refuse("softcap", "cap", cap, "a positive number")
     return combine(ir.unary["tanh"], s / cap) * cap
 
 
 def bias(s: Traced, values: Traced | float) -> Traced:
-    """s + values.
+    """S + values.
 
     Args:
         s: scores.
@@ -206,7 +206,7 @@ def lse(s: Traced) -> Traced:
 
 
 def attend(p: Traced, value: Traced) -> Traced:
-    """p · value: (batch, heads, q_len, value_dim), of the value's element type.
+    """P · value: (batch, heads, q_len, value_dim), of the value's element type.
 
     Args:
         p: probabilities, made by `softmax`.
@@ -225,5 +225,3 @@ def attend(p: Traced, value: Traced) -> Traced:
 
 def _refuse(function: str, argument: str, given: object, allowed: str) -> None:
     raise WrongArgument(function=function, argument=argument, given=given, allowed=allowed)
-
-

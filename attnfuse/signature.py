@@ -138,9 +138,7 @@ def _spec(
     contiguous = not shape or tensor.stride(-1) == 1 or shape[-1] <= 1
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in list(DType):
-        raise MixedDTypes(
-            variant=variant, given=f"{name} is {dtype}", allowed=", ".join(DType)
-        )
+        raise MixedDTypes(variant=variant, given=f"{name} is {dtype}", allowed=", ".join(DType))
     return TensorSpec(name, role, DType(dtype), tuple(sizes), contiguous)
 
 

@@ -18,7 +18,6 @@ from attnfuse.ir.axes import Axis
 from attnfuse.ir.term import Term
 
 
-
 @dataclass(frozen=True)
 class Scope:
     """The axes of the variant that is being traced."""
@@ -271,5 +270,3 @@ def tanh(x: Traced) -> Traced:
 def sigmoid(x: Traced) -> Traced:
     """1 / (1 + e⁻ˣ), element by element."""
     return combine(ir.unary["sigmoid"], x)
-
-

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attnfuse.backends.reference import evaluate, probabilities
 from attnfuse.compiler import Compiled, compile_program
 from attnfuse.devices import Device, device_of, find_device
 from attnfuse.errors import NeedsStatic, WrongArgument, WrongOutput
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import walk
 from attnfuse.runtime.dispatch import call
-from attnfuse.backends.reference import evaluate, probabilities
 from attnfuse.signature import Signature, describe, input_term, roles, scope_of
 from attnfuse.traced import Traced, as_term, tracing
 

@@ -84,7 +84,9 @@ def affine(coefficients: dict[Term, int], constant: int) -> Term:
     """The integer term Σ cᵢ·xᵢ + c."""
     kept = [(term, factor) for term, factor in coefficients.items() if factor]
     kept.sort(key=lambda part: (part[1] < 0, part[0].op.name, part[0].digest))
-    parts = [term if factor == 1 else make(OPS["mul"], (const(factor), term)) for term, factor in kept]
+    parts = [
+        term if factor == 1 else make(OPS["mul"], (const(factor), term)) for term, factor in kept
+    ]
     if constant or not parts:
         parts.append(const(constant))
     return parts[0] if len(parts) == 1 else make(OPS["add"], parts)
@@ -132,7 +134,9 @@ def _int_product(terms: list[Term]) -> Term:
         return const(factor)
     if len(rest) == 1:
         coefficients, constant = affine_parts(rest[0])
-        return affine({term: factor * each for term, each in coefficients.items()}, factor * constant)
+        return affine(
+            {term: factor * each for term, each in coefficients.items()}, factor * constant
+        )
     product = make(OPS["mul"], sorted(rest, key=_place))
     return affine({product: factor}, 0)
 

@@ -87,7 +87,9 @@ def _mean_gather(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     if 0 in table.shape:  # nothing to read: a zero, so that an empty table needs no special case
         shape = [evaluation.size(axis.size) for axis in term.type.axes]
         return table.new_zeros(shape)
-    clamped = [index.clamp(0, size - 1).long() for index, size in zip(aligned, table.shape, strict=True)]
+    clamped = [
+        index.clamp(0, size - 1).long() for index, size in zip(aligned, table.shape, strict=True)
+    ]
     return table[tuple(clamped)] if clamped else table
 
 
@@ -133,9 +135,7 @@ def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     wide = evaluation.wide(term.operands[0])
     rows = positions.clamp(0, max(cos.shape[0] - 1, 0)).long()
     axes = (*term.operands[3].type.axes, term.type.axes[-1])
-    c, s = (
-        evaluation.align(table[rows].to(wide), axes, term.type.axes) for table in (cos, sin)
-    )
+    c, s = (evaluation.align(table[rows].to(wide), axes, term.type.axes) for table in (cos, sin))
     half = cos.shape[1]
     turned, rest = x.to(wide).split([2 * half, x.shape[-1] - 2 * half], -1)
     interleaved = term.text("pairing") == "interleaved"
@@ -280,4 +280,3 @@ ROWS = (
     Op("logsumexp", 1, (), _infer_logsumexp, _mean_logsumexp),
 )
 """The rows, as the op table takes them."""
-

@@ -75,7 +75,9 @@ def _method(name: str) -> Meaning:
     return lambda evaluation, term, values: getattr(values[0], name)(*values[1:])
 
 
-def _row(name: str, arity: int | None, kinds: str, meaning: Meaning, result: DType | None = None) -> Op:
+def _row(
+    name: str, arity: int | None, kinds: str, meaning: Meaning, result: DType | None = None
+) -> Op:
     infer = _infer(tuple(kinds.split()), result)
     return Op(name, arity, (), infer, meaning, elementwise=True, flat=arity is None)
 

@@ -133,7 +133,17 @@ def _junction(
     if not all(map(is_closed, rest)):
         closed = [term for term in rest if is_closed(term)]
         rest = [term for term in rest if not is_closed(term)]
-        rest += [pack(_junction(op, tuple(closed), neutral=neutral, absorbing=absorbing, tighter=tighter))] if closed else []
+        rest += (
+            [
+                pack(
+                    _junction(
+                        op, tuple(closed), neutral=neutral, absorbing=absorbing, tighter=tighter
+                    )
+                )
+            ]
+            if closed
+            else []
+        )
     rest.sort(key=lambda term: (term.op.name, term.digest))
     if len(rest) < 2:
         return rest[0] if rest else neutral
@@ -150,7 +160,11 @@ def _bounds(
     bounds: dict[Direction, int] = {}
     rest: list[Term] = []
     for term in terms:
-        if term.op.name == "le" and term.type.dtype is DType.bool and term.operands[1].type.dtype.is_int:
+        if (
+            term.op.name == "le"
+            and term.type.dtype is DType.bool
+            and term.operands[1].type.dtype.is_int
+        ):
             coefficients, limit = affine_parts(term.operands[1])
             direction = frozenset(coefficients.items())
             bounds[direction] = tighter(bounds.get(direction, limit), limit)

@@ -1,12 +1,12 @@
 """The query-major plan: one block owns a tile of queries and walks over its keys.
 
-    for each tile of queries
-        load the queries, apply their prologue
-        for each tile of keys that can be seen
-            load the keys, apply their prologue
-            scores = expression of the contractions, where visible, else −∞
-            online softmax (Milakov & Gimelshein, 2018), accumulate P·V
-        normalise, write the outputs
+for each tile of queries
+    load the queries, apply their prologue
+    for each tile of keys that can be seen
+        load the keys, apply their prologue
+        scores = expression of the contractions, where visible, else −∞
+        online softmax (Milakov & Gimelshein, 2018), accumulate P·V
+    normalise, write the outputs
 """
 
 from __future__ import annotations

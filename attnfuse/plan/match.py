@@ -58,7 +58,9 @@ def _roots(program: Program) -> tuple[Term, Term]:
         _refuse(program.outputs[0], f"{len(attends)} of the outputs are softmax · value, not one")
     scores = attends[0].operands[0].operands[0]
     for term in program.outputs:
-        if not _is_attend(term) and not (term.op.name == "logsumexp" and term.operands[0] is scores):
+        if not _is_attend(term) and not (
+            term.op.name == "logsumexp" and term.operands[0] is scores
+        ):
             _refuse(term, "this output is neither softmax · value nor the same scores' log-sum-exp")
     return scores, attends[0]
 

@@ -14,6 +14,8 @@ number of warp rows of 16 (and of Hopper's 64) for its threads."""
 
 _CPU = Schedule("pipelined", block_q=64, block_k=64, stages=0, threads=1)
 
+_REDUCTION_BYTES = 8
+
 UNSCHEDULED = Schedule("pipelined", block_q=0, block_k=0, stages=0, threads=0)
 """What a plan has before it is scheduled."""
 
@@ -40,15 +42,17 @@ def schedule(plan: QueryMajor, device: Device) -> QueryMajor:
 def shared_memory(plan: QueryMajor) -> int:
     """Bytes of shared memory that a block needs for its tiles.
 
-    Queries stay; keys and values have one buffer for each stage, and a second
-    one for keys that are changed on the way in, since a buffer that is being
-    filled ahead must not be written by anyone else.
+    Queries stay; keys and values have one buffer for each stage, and as many
+    again for keys that are changed on the way in, since a buffer that is being
+    filled ahead must not be written by anyone else. Reductions over rows
+    exchange two numbers a thread where warps can't do it in registers.
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
-    total = tiles.block_k * _row_bytes(plan, plan.value.parameter) * stages
+    total = tiles.threads * _REDUCTION_BYTES
+    total += tiles.block_k * _row_bytes(plan, plan.value.parameter) * stages
     for query, key in plan.streams:
         total += tiles.block_q * _row_bytes(plan, query.parameter)
-        total += tiles.block_k * _row_bytes(plan, key.parameter) * (stages + bool(key.steps))
+        total += tiles.block_k * _row_bytes(plan, key.parameter) * stages * (1 + bool(key.steps))
     return total
 
 

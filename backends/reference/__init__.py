@@ -18,9 +18,7 @@ from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term
 
 
-def evaluate(
-    program: Program, tensors: Mapping[str, Tensor], *, exact: bool
-) -> tuple[Tensor, ...]:
+def evaluate(program: Program, tensors: Mapping[str, Tensor], *, exact: bool) -> tuple[Tensor, ...]:
     """The outputs of ``program``.
 
     Args:

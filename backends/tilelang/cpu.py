@@ -29,9 +29,10 @@ from attnfuse.plan.kernel import Parameter, QueryMajor
 from attnfuse.settings import get_settings
 
 FLAGS = (
-    "-std=c++17 -O3 -march=native -shared -fPIC -w -fno-math-errno -fno-trapping-math "
-    "-fassociative-math -fno-signed-zeros -freciprocal-math"
-).split()
+    *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-w"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fassociative-math"),
+    *("-fno-signed-zeros", "-freciprocal-math"),
+)
 """Compiler flags. Never -Ofast, -ffast-math or -funsafe-math-optimizations: they link
 code that makes the whole process flush subnormal numbers to zero."""
 
@@ -57,7 +58,7 @@ class CpuKernel:
         values = self._values(named, sizes)
         threads = get_settings().cpu_threads or torch.get_num_threads()
         tasks = _tasks(*self._grid(sizes), threads)
-        calls = ([values | dict(zip(RANGE_PARAMETERS, task, strict=True)) for task in tasks])
+        calls = [values | dict(zip(RANGE_PARAMETERS, task, strict=True)) for task in tasks]
         if threads == 1 or len(calls) < 2:
             for call in calls:
                 self._run(call)

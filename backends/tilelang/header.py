@@ -46,7 +46,7 @@ def write_signature(text: Text, plan: QueryMajor, words: Words) -> Iterator[None
         for name in RANGE_PARAMETERS:
             text.line(f"    {name}: T.int32,")
     with text.block("):"):
-        if words.on_gpu:
+        if words.aligns:
             _write_alignment(text, plan)
         with text.block(_grid(plan, words)):
             _write_indices(text, plan, words)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-_OWN = set(
+_WORDS = (
     "T LOG2E batch q_len kv_len h entry own_entry head block q_block first_q_block q_blocks "
     "first_head heads first_entry entries q_first q_last k_first tile tile_first tile_end i j "
     "one other cosine sine score weights out_sum row_max row_max_before row_sum tile_sum rescale "
-    "b".split()
+    "b"
 )
+_OWN = frozenset(_WORDS.split())
 _DERIVED = re.compile(r"(b\d+|score_\d+|batch\d+|\w+_(tile|raw)|\w+_stride_\w+|\w+_dim\d+)")
 
 

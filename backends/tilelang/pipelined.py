@@ -157,7 +157,9 @@ class _Body:
                     "out_sum[i, j] = T.if_then_else(row_sum[i] > 0, "
                     "out_sum[i, j] / row_sum[i], T.float32(0.0))"
                 )
-            self.text.line(f"T.copy(out_sum, {identifier(result.name)}[{place}, 0:{self.features}])")
+            self.text.line(
+                f"T.copy(out_sum, {identifier(result.name)}[{place}, 0:{self.features}])"
+            )
         else:
             with self.text.block(f"for i in {self.words.each(self.rows)}:"):
                 self.text.line(

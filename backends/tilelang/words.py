@@ -18,9 +18,16 @@ class Words:
     TileLang's C target has one memory and no tile layouts: everything is
     local, and loops over elements are plain loops. It has no bfloat16 and
     slow float16, so tiles are float32 there.
+
+    Attributes:
+        on_gpu: whether the target is a GPU.
+        aligns: whether to tell TileLang that rows are aligned. Without it CUDA
+            programs lose their asynchronous copies; with it TileLang 0.1.15
+            makes vectors that its HIP code can't spell.
     """
 
     on_gpu: bool
+    aligns: bool = False
 
     def shared(self, shape: Shape, dtype: DType) -> str:
         """A tile that all threads of a block see."""
@@ -57,4 +64,4 @@ class Words:
 
 def words_for(device: Device) -> Words:
     """The words for a device."""
-    return Words(on_gpu=device.kind != "cpu")
+    return Words(on_gpu=device.kind != "cpu", aligns=device.kind == "cuda")
