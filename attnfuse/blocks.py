@@ -7,10 +7,11 @@ Ordinary arithmetic composes what the blocks return.
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 from attnfuse.errors import NeedsStatic, WrongArgument
 from attnfuse.ir import build as ir
-from attnfuse.ir.axes import DType
+from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.term import Term
 from attnfuse.traced import Traced, combine, k, kv_len, q, q_len
 
@@ -123,7 +124,7 @@ def _dense(s: Traced, values: Traced) -> Traced:
     """A captured tensor laid along the last dimensions of the scores."""
     axes = s.term.type.axes
     heads = tuple(axis for axis in axes if axis.name in ("hk", "g"))
-    groups = [(axis,) for axis in axes if axis not in heads]
+    groups: list[tuple[Axis, ...]] = [(axis,) for axis in axes if axis not in heads]
     groups.insert(len(groups) - 2, heads)
     count = len(values.term.type.axes)
     if count > len(groups):
@@ -223,5 +224,5 @@ def attend(p: Traced, value: Traced) -> Traced:
     return Traced(ir.contract(p.term, value.term, over="k", dtype=dtype))
 
 
-def _refuse(function: str, argument: str, given: object, allowed: str) -> None:
+def _refuse(function: str, argument: str, given: object, allowed: str) -> NoReturn:
     raise WrongArgument(function=function, argument=argument, given=given, allowed=allowed)

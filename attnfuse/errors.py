@@ -103,7 +103,7 @@ class NoData(AttnFuseError, TypeError):
 
 
 class NeedsStatic(BaseException):
-    """Tracing needs the number behind a captured tensor's dimension; the tracer starts over with it.
+    """Tracing needs the size of a captured tensor's dimension; the tracer starts over with it.
 
     It is not an error, and no variant should catch it: hence BaseException.
     """

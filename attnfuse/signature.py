@@ -106,7 +106,8 @@ def describe(
     """
     import torch
 
-    tensors, constants = [], []
+    tensors: list[TensorSpec] = []
+    constants: list[tuple[str, Constant]] = []
     for name, argument in arguments.items():
         if isinstance(argument, torch.Tensor):
             tensors.append(_spec(variant, name, roles_of[name], argument, static))

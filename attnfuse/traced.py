@@ -6,7 +6,7 @@ operators. It has no data: ``if`` and ``float()`` on it raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
 
 
 @contextmanager
-def tracing(scope: Scope) -> Iterator[None]:
+def tracing(scope: Scope) -> Generator[None]:
     """Trace with these axes within the block."""
     token = _scope.set(scope)
     try:
@@ -50,7 +50,7 @@ def scope(what: str) -> Scope:
 
 
 class Traced:
-    """A value inside a variant. Arithmetic, comparison, ``&``, ``|``, ``~`` and indexing build on it.
+    """A value inside a variant: arithmetic, comparison, ``&``, ``|``, ``~``, indexing build on it.
 
     Scores, predicates, probabilities, and what is read from captured tensors
     are all of this class. `shape` and data don't exist: sizes are symbolic.

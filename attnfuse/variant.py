@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from attnfuse.backends.reference import evaluate, probabilities
 from attnfuse.compiler import Compiled, compile_program
@@ -154,7 +154,9 @@ class Variant:
         arguments = {name: Traced(term) for name, term in inputs.items()}
         with tracing(scope):
             returned = self._function(**arguments, **dict(signature.constants))
-        outputs = returned if isinstance(returned, tuple) else (returned,)
+        outputs = cast(
+            "tuple[object, ...]", returned if isinstance(returned, tuple) else (returned,)
+        )
         for output in outputs:
             self._check_output(output)
         return Program(self.name, tuple(inputs.values()), tuple(map(as_term, outputs)))

@@ -28,8 +28,8 @@ OUT = Path(__file__).parents[1] / "out"
 @af.variant
 def llama(q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured) -> af.Traced:
     """RoPE in the half-split convention, scores scaled by 1/√head_dim, causal softmax."""
-    q, k = af.rope(q, cos, sin), af.rope(k, cos, sin)
-    s = af.mask(af.scores(q, k), af.causal())
+    s = af.scores(af.rope(q, cos, sin), af.rope(k, cos, sin))
+    s = af.mask(s, af.causal())
     return af.attend(af.softmax(s), v)
 
 

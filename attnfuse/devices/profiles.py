@@ -83,12 +83,6 @@ def _gpu(index: int | None) -> Device:
     import torch
 
     title = torch.cuda.get_device_name(index)
-    properties = torch.cuda.get_device_properties(index)
     by_title = [device for device in all_devices().values() if device.title in title]
-    if by_title:
-        return by_title[0]
-    if torch.version.hip:
-        return find_device(properties.gcnArchName.split(":")[0])
-    capability = f"sm_{properties.major}{properties.minor}"
-    specific = "a" if properties.major >= 9 else ""
-    return find_device(capability + specific)
+    major, minor = torch.cuda.get_device_capability(index)
+    return by_title[0] if by_title else find_device(f"sm_{major}{minor}{'a' * (major >= 9)}")

@@ -136,14 +136,15 @@ def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     rows = positions.clamp(0, max(cos.shape[0] - 1, 0)).long()
     axes = (*term.operands[3].type.axes, term.type.axes[-1])
     c, s = (evaluation.align(table[rows].to(wide), axes, term.type.axes) for table in (cos, sin))
-    half = cos.shape[1]
-    turned, rest = x.to(wide).split([2 * half, x.shape[-1] - 2 * half], -1)
+    half, x = cos.shape[1], x.to(wide)
     interleaved = term.text("pairing") == "interleaved"
-    pairs = turned.unflatten(-1, (half, 2) if interleaved else (2, half))
-    first, second = pairs.unbind(-1 if interleaved else -2)
-    both = (first * c - second * s, second * c + first * s)
-    stacked = evaluation.stack(both, -1 if interleaved else -2).flatten(-2)
-    return evaluation.concat((stacked, rest), -1).to(evaluation.dtype(term))
+    first = x[..., 0 : 2 * half : 2] if interleaved else x[..., :half]
+    second = x[..., 1 : 2 * half : 2] if interleaved else x[..., half : 2 * half]
+    turned = (first * c - second * s, second * c + first * s)
+    both = (
+        evaluation.stack(turned, -1).flatten(-2) if interleaved else evaluation.concat(turned, -1)
+    )
+    return evaluation.concat((both, x[..., 2 * half :]), -1).to(evaluation.dtype(term))
 
 
 # -- contraction, masks, normalisers --------------------------------------------
@@ -161,7 +162,7 @@ def _infer_contract(term: Term) -> Type:
     fits(
         a.axis(over) == b.axis(over),
         "contract",
-        f"axis {over!r} has size {a.axis(over).size} on one side and {b.axis(over).size} on the other",
+        f"axis {over!r} has size {a.axis(over).size} here and {b.axis(over).size} there",
         "give both sides the same size",
     )
     kept = (Type(a.dtype, a.without(over)), Type(b.dtype, b.without(over)))

@@ -19,6 +19,7 @@ convention of grouped-query attention (Ainslie et al., 2023).
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,12 +42,12 @@ class DType(StrEnum):
     bool = "bool"
 
     @property
-    def is_float(self) -> bool:
+    def is_float(self) -> builtins.bool:
         """Whether this is a floating-point type."""
         return self.value.startswith(("float", "bfloat"))
 
     @property
-    def is_int(self) -> bool:
+    def is_int(self) -> builtins.bool:
         """Whether this is an integer type (bool is not)."""
         return self.value.startswith("int")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from operator import add, and_, eq, floordiv, le, lt, mod, mul, or_, truediv
 from typing import TYPE_CHECKING
 
 from attnfuse.errors import WrongOperandKind
@@ -82,29 +81,21 @@ def _row(
     return Op(name, arity, (), infer, meaning, elementwise=True, flat=arity is None)
 
 
-def _minimum(x: Tensor, y: Tensor) -> Tensor:
-    return x.minimum(y)
-
-
-def _maximum(x: Tensor, y: Tensor) -> Tensor:
-    return x.maximum(y)
-
-
 ROWS = (
-    _row("add", None, "float int", _fold(add)),
-    _row("mul", None, "float int", _fold(mul)),
-    _row("div", 2, "float", _fold(truediv)),
-    _row("floordiv", 2, "int", _fold(floordiv)),
-    _row("mod", 2, "int", _fold(mod)),
-    _row("minimum", None, "float int", _fold(_minimum)),
-    _row("maximum", None, "float int", _fold(_maximum)),
+    _row("add", None, "float int", _fold(lambda x, y: x + y)),
+    _row("mul", None, "float int", _fold(lambda x, y: x * y)),
+    _row("div", 2, "float", _fold(lambda x, y: x / y)),
+    _row("floordiv", 2, "int", _fold(lambda x, y: x // y)),
+    _row("mod", 2, "int", _fold(lambda x, y: x % y)),
+    _row("minimum", None, "float int", _fold(lambda x, y: x.minimum(y))),
+    _row("maximum", None, "float int", _fold(lambda x, y: x.maximum(y))),
     _row("abs", 1, "float int", _method("abs")),
     *(_row(name, 1, "float", _method(name)) for name in UNARY),
-    _row("le", 2, "float int", _fold(le), DType.bool),
-    _row("lt", 2, "float", _fold(lt), DType.bool),
-    _row("eq", 2, "float int bool", _fold(eq), DType.bool),
-    _row("and", None, "bool", _fold(and_)),
-    _row("or", None, "bool", _fold(or_)),
+    _row("le", 2, "float int", _fold(lambda x, y: x <= y), DType.bool),
+    _row("lt", 2, "float", _fold(lambda x, y: x < y), DType.bool),
+    _row("eq", 2, "float int bool", _fold(lambda x, y: x == y), DType.bool),
+    _row("and", None, "bool", _fold(lambda x, y: x & y)),
+    _row("or", None, "bool", _fold(lambda x, y: x | y)),
     _row("not", 1, "bool", _method("logical_not")),
     Op(
         "where",

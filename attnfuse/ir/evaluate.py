@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnfuse.ir.axes import Axis, Size
+from attnfuse.ir.axes import Axis, Size, Symbol
 from attnfuse.ir.term import Term, walk
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Evaluation:
     def __init__(
         self,
         inputs: Mapping[Term, Tensor],
-        sizes: Mapping[Size, int],
+        sizes: Mapping[Symbol, int],
         *,
         exact: bool,
         device: torch.device,

@@ -9,8 +9,8 @@ from attnfuse.ir.axes import Axis, DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Attribute, Term
 
-_INFIX = {"add": " + ", "mul": "·", "div": " / ", "floordiv": " // ", "mod": " % "}
-_INFIX |= {"le": " ≤ ", "lt": " < ", "eq": " = ", "and": " ∧ ", "or": " ∨ "}
+_ARITHMETIC = {"add": " + ", "mul": "·", "div": " / ", "floordiv": " // ", "mod": " % "}
+_INFIX = _ARITHMETIC | {"le": " ≤ ", "lt": " < ", "eq": " = ", "and": " ∧ ", "or": " ∨ "}
 _STEPS = {"rotate", "stored", "contract", "mask", "softmax", "logsumexp"}
 
 Spell = Callable[[Term], str]
@@ -97,7 +97,7 @@ def _sum(term: Term, inner: Spell) -> str:
 
 def _bracket(term: Term, inner: Spell) -> str:
     spelled = inner(term)
-    named = not term.op.name == "indexed" and spelled.startswith("%")
+    named = term.op.name != "indexed" and spelled.startswith("%")
     return f"({spelled})" if term.op.name in _INFIX and not named else spelled
 
 

@@ -22,7 +22,7 @@ from attnfuse.errors import WrongArity
 from attnfuse.ir.axes import Axis, DType, Symbol, Type
 
 if TYPE_CHECKING:
-    from attnfuse.ir.ops import Op
+    from attnfuse.ir.op import Op
 
 Attribute = Union[None, bool, int, float, str, DType, Symbol, Axis, "Term", tuple["Attribute", ...]]
 

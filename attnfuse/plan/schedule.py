@@ -28,14 +28,18 @@ def schedule(plan: QueryMajor, device: Device) -> QueryMajor:
     """
     if device.kind == "cpu":
         return replace(plan, schedule=_CPU)
-    for block_q, block_k, threads in _GPU_TILES:
-        chosen = Schedule("pipelined", block_q, block_k, device.stages, threads)
-        candidate = replace(plan, schedule=chosen)
+    candidates = [
+        replace(plan, schedule=Schedule("pipelined", block_q, block_k, device.stages, threads))
+        for block_q, block_k, threads in _GPU_TILES
+    ]
+    for candidate in candidates:
         if shared_memory(candidate) <= device.shared_memory:
             return candidate
-    needed = shared_memory(candidate)
     raise DoesNotFitDevice(
-        variant=plan.name, needed=needed, device=device.title, available=device.shared_memory
+        variant=plan.name,
+        needed=shared_memory(candidates[-1]),
+        device=device.title,
+        available=device.shared_memory,
     )
 
 

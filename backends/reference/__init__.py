@@ -45,7 +45,7 @@ def _values(
     sizes = bind_sizes(program, {name: tuple(each.shape) for name, each in tensors.items()})
     inputs = {term: _split(tensors[term.text("name")], term.type.axes) for term in program.inputs}
     device = next(iter(inputs.values())).device
-    evaluation = Evaluation(inputs, dict(sizes), exact=exact, device=device)
+    evaluation = Evaluation(inputs, sizes, exact=exact, device=device)
     return tuple(_merged(evaluation.value(term), term.type.axes) for term in terms)
 
 
@@ -53,7 +53,10 @@ def _split(tensor: Tensor, axes: Sequence[Axis]) -> Tensor:
     """A caller's tensor with a dimension for each axis."""
     for place, dimension in enumerate(dimensions(axes)):
         if len(dimension) == 2:
-            tensor = tensor.unflatten(place, tuple(int(str(axis.size)) for axis in dimension))
+            shape, groups = list(tensor.shape), dimension[0].size
+            assert isinstance(groups, int)
+            shape[place : place + 1] = [groups, shape[place] // groups]
+            tensor = tensor.reshape(shape)
     return tensor
 
 

@@ -7,13 +7,14 @@ import platform
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class CpuKernel:
     """A kernel that is loaded into this process. Calls release the GIL."""
 
     plan: QueryMajor
-    function: ctypes._NamedFuncPointer  # type: ignore[name-defined]
+    function: Callable[..., int]
     parameters: tuple[str, ...]
 
     def __call__(self, given: Mapping[str, Tensor], sizes: Sizes) -> tuple[Tensor, ...]:
@@ -139,15 +140,12 @@ def _processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features"))}))
 
 
-def _prototype(text: str) -> tuple[str, list[tuple[str, type[ctypes._SimpleCData[int]]]]]:
-    """The kernel's name and parameters, read off the generated C."""
+def _prototype(text: str) -> tuple[str, list[tuple[str, Any]]]:
+    """The kernel's name, and the name and ctypes type of each parameter, off the generated C."""
     found = re.search(r"int32_t (\w+_kernel)\(([^)]*)\)", text)
     assert found is not None
-    parameters = []
-    for declared in found[2].split(", "):
-        kind, name = declared.rsplit(" ", 1)
-        parameters.append((name, _TYPES.get(kind, ctypes.c_void_p)))
-    return found[1], parameters  # type: ignore[return-value]
+    declared = (each.rsplit(" ", 1) for each in found[2].split(", "))
+    return found[1], [(name, _TYPES.get(kind, ctypes.c_void_p)) for kind, name in declared]
 
 
 def _as_stored(tensor: Tensor) -> Tensor:

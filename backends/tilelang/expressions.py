@@ -13,8 +13,8 @@ from attnfuse.ir.term import Term
 from attnfuse.plan.kernel import QueryMajor
 
 _INFIX = {"mul": " * ", "div": " / ", "le": " <= ", "lt": " < ", "eq": " == "}
-_CALLS = {"floordiv": "T.floordiv", "mod": "T.floormod", "abs": "T.abs", "not": "T.Not"}
-_CALLS |= {name: f"T.{name}" for name in UNARY} | {"where": "T.if_then_else"}
+_NAMED = {"floordiv": "T.floordiv", "mod": "T.floormod", "abs": "T.abs", "not": "T.Not"}
+_CALLS = _NAMED | {name: f"T.{name}" for name in UNARY} | {"where": "T.if_then_else"}
 _FOLDS = {"minimum": "T.min", "maximum": "T.max", "and": "T.And", "or": "T.Or"}
 MINUS_INFINITY = '-T.infinity("float32")'
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from attnfuse.backends.tilelang.names import identifier
@@ -35,7 +35,7 @@ def write_header(text: Text, plan: QueryMajor, heading: str) -> None:
 
 
 @contextmanager
-def write_signature(text: Text, plan: QueryMajor, words: Words) -> Iterator[None]:
+def write_signature(text: Text, plan: QueryMajor, words: Words) -> Generator[None]:
     """Write the kernel's parameters and its grid; what is written within is one block's work."""
     text.line("@T.prim_func")
     text.line(f"def {plan.name}(")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -22,7 +22,7 @@ class Text:
         self.line(f"# {text}")
 
     @contextmanager
-    def block(self, opening: str) -> Iterator[None]:
+    def block(self, opening: str) -> Generator[None]:
         """Write ``opening`` and indent what is written within."""
         self.line(opening)
         self._depth += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib.util import find_spec
 
@@ -21,6 +22,4 @@ def missing_tool(device: Device) -> str | None:
 
 
 def _has_nvcc() -> bool:
-    from tilelang.env import CUDA_HOME
-
-    return bool(CUDA_HOME) or shutil.which("nvcc") is not None
+    return "CUDA_HOME" in os.environ or shutil.which("nvcc") is not None
