@@ -343,5 +343,3 @@ def arranged(op: Op, operands: Sequence[Term], attributes: Sequence[Attribute]) 
             return normal
         operands = sorted(operands, key=lambda term: (term.op.name, term.digest))
     return make(op, operands, attributes)
-
-

@@ -252,7 +252,8 @@ def _reason(function: Right, when: Condition | None) -> str:
     if when is None:
         return "its right side declined"
     if when.__name__ != "<lambda>":
-        return (when.__doc__ or when.__name__).splitlines()[0].rstrip(".")
+        words = (when.__doc__ or when.__name__).splitlines()[0].rstrip(".")
+        return f"not so: {words[:1].lower()}{words[1:]}"
     return f"not {_written(function) or 'its condition'}"
 
 
@@ -263,6 +264,10 @@ def _written(function: Right) -> str | None:
     except (OSError, SyntaxError):
         return None
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "when" and isinstance(node.value, ast.Lambda):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "when"
+            and isinstance(node.value, ast.Lambda)
+        ):
             return ast.unparse(node.value.body)
     return None

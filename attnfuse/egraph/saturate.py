@@ -15,7 +15,7 @@ from attnfuse.egraph.pattern import depth
 from attnfuse.egraph.proof import Firing
 from attnfuse.egraph.rule import Declined, Rule
 from attnfuse.egraph.ruleset import RuleSet, Schedule
-from attnfuse.errors import RuleFailed, UnequalFacts
+from attnfuse.errors import RuleFailed
 from attnfuse.ir.term import Term
 
 
@@ -83,9 +83,7 @@ class Report:
         return "\n".join(lines)
 
 
-def saturate(
-    graph: EGraph, rules: RuleSet | Schedule, limits: Limits | None = None
-) -> Report:
+def saturate(graph: EGraph, rules: RuleSet | Schedule, limits: Limits | None = None) -> Report:
     """Apply rules to all that is in an e-graph; what they find is added to it.
 
     A rule set is run until nothing changes. A limit ends it early, and the

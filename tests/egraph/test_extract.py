@@ -139,7 +139,9 @@ def test_two_attentions_share_one_rotated_key(
     )
 
 
-@pytest.mark.parametrize(("rotation", "fused", "attention"), [(8.1, 8.0, 99.9), (34.0, 32.0, 295.6)])
+@pytest.mark.parametrize(
+    ("rotation", "fused", "attention"), [(8.1, 8.0, 99.9), (34.0, 32.0, 295.6)]
+)
 def test_a_rotated_key_that_is_also_an_output_is_used(
     rotation: float, fused: float, attention: float
 ) -> None:

@@ -1,0 +1,132 @@
+"""Rotary embeddings (RoFormer, Su et al., 2021): offsets that cancel, gains that commute.
+
+A rotation is a pair of tables read at a position, and says nothing of angles.
+So what follows from angles has to be promised of the tables:
+
+``angles``
+    Row i of the cosine table holds cos(i·θ), of the sine table sin(i·θ), with
+    one θ for each column, the same in both; and all positions at which the
+    variant reads the two are rows of them.
+``pairwise half``, ``pairwise interleaved``
+    The two features of each pair of a whole head have one entry in this tensor.
+``natural``
+    No entry of this integer tensor is negative.
+"""
+
+from __future__ import annotations
+
+from attnfuse.egraph.pattern import closed, op, rest, variables
+from attnfuse.egraph.rule import Declined, Facts, rule
+from attnfuse.egraph.ruleset import RuleSet
+from attnfuse.ir import build as ir
+from attnfuse.ir.axes import DType
+from attnfuse.ir.term import Term
+from attnfuse.rewrites.bounds import IsNatural, least
+
+q, k, cos, sin, positions = variables("q k cos sin positions")
+m, n, gain = closed("m"), closed("n"), closed("gain")
+dtype, pairing = variables("dtype pairing")
+more = rest("more")
+
+
+def are_angles(cos: Term, sin: Term, facts: Facts) -> bool:
+    """The tables are promised to be `angles`."""
+    return "angles" in facts(cos).promises and "angles" in facts(sin).promises
+
+
+@rule(
+    op.contract(
+        op.rotate(q, cos, sin, m, pairing=pairing),
+        op.rotate(k, cos, sin, n, pairing=pairing),
+        over="d",
+        dtype=dtype,
+    ),
+    when=are_angles,
+)
+def rope_offset_cancels(
+    q: Term,
+    k: Term,
+    cos: Term,
+    sin: Term,
+    m: Term,
+    n: Term,
+    pairing: str,
+    dtype: DType,
+    facts: Facts,
+) -> Term | Declined:
+    """rotate(q, m + o)·rotate(k, n + o) → rotate(q, m)·rotate(k, n)
+
+    Only the difference of two positions matters. The offset must not be negative, and what is
+    left of the positions neither: they must stay rows of the tables.
+    """
+    offset = _common(ir.unpack(m), ir.unpack(n))
+    if ir.value_of(offset) == 0:
+        return Declined("the two positions have no offset in common")
+    left = [ir.sub(ir.unpack(position), offset) for position in (m, n)]
+
+    def is_natural(tensor: Term) -> bool:
+        return "natural" in facts(tensor).promises
+
+    if not all(_is_natural(term, is_natural) for term in (offset, *left)):
+        return Declined("the offset, or the positions without it, may be negative")
+    query, key = (
+        ir.rotate(x, cos, sin, rows, pairing) for x, rows in zip((q, k), left, strict=True)
+    )
+    return ir.contract(query, key, over="d", dtype=dtype)
+
+
+def _is_natural(term: Term, is_natural: IsNatural) -> bool:
+    below = least(term, is_natural)
+    return below is not None and below >= 0
+
+
+def _common(m: Term, n: Term) -> Term:
+    """What both sums have in common."""
+    (one, one_constant), (other, other_constant) = ir.affine_parts(m), ir.affine_parts(n)
+    shared = {term: min(one[term], other[term]) for term in one if term in other}
+    positive = {term: factor for term, factor in shared.items() if factor > 0}
+    return ir.affine(positive, max(0, min(one_constant, other_constant)))
+
+
+@rule(op.rotate(op.mul(gain, more), cos, sin, positions, pairing=pairing))
+def gain_out_of_rotation(
+    gain: Term,
+    more: tuple[Term, ...],
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    pairing: str,
+    facts: Facts,
+) -> Term | Declined:
+    """rotate(γ·x) → γ·rotate(x)
+
+    For a gain γ of the features, when the two features of each rotated pair have the same one:
+    of whole heads for pairs of halves, since a partial rotation pairs other features.
+    """
+    read = ir.unpack(gain)
+    if read.op.name != "gather" or not _reads_features(read):
+        return Declined("the factor is not one gain for each feature")
+    if f"pairwise {pairing}" not in facts(read.operands[0]).promises:
+        return Declined(f"the gain is not promised to be `pairwise {pairing}`")
+    rest_ = ir.mul(*more)
+    partial = 2 * _columns(cos) != rest_.type.axes[-1].size
+    if pairing == "half" and partial:
+        return Declined("the rotation is partial, and pairs other features than the gain")
+    return ir.mul(gain, ir.rotate(rest_, cos, sin, positions, pairing))
+
+
+def _reads_features(read: Term) -> bool:
+    """Whether a tensor is read at the feature by its last index, and by no other."""
+    *others, last = read.operands[1:]
+    feature = last.op.name == "index" and last["name"] == "d"
+    return feature and all("d" not in index.type.names for index in others)
+
+
+def _columns(table: Term) -> int:
+    size = table.type.axes[-1].size
+    assert isinstance(size, int)
+    return size
+
+
+RULES = RuleSet((rope_offset_cancels, gain_out_of_rotation))
+"""The family, in order."""

@@ -1,0 +1,108 @@
+"""Scale folding: constant factors move through what is linear, and through masks.
+
+Factors of a product are folded into one constant by the normal form, so these
+rules only have to bring them together.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attnfuse.egraph.pattern import number, op, rest, variables
+from attnfuse.egraph.rule import Declined, rule
+from attnfuse.egraph.ruleset import RuleSet
+from attnfuse.ir import build as ir
+from attnfuse.ir.axes import DType
+from attnfuse.ir.term import Term
+
+a, b, x, p, cos, sin, positions = variables("a b x p cos sin positions")
+c, more = number("c"), rest("more")
+over, dtype, pairing = variables("over dtype pairing")
+
+_TINY = {DType.float16: 2.0**-14, DType.bfloat16: 2.0**-126, DType.float32: 2.0**-126}
+"""The least positive normal numbers; what is less may be 0 on a GPU."""
+
+
+def is_finite(c: float) -> bool:
+    """The factor is finite: ∞ times a sum is not the sum of ∞ times its parts."""
+    return math.isfinite(c)
+
+
+def is_positive(c: float, x: Term) -> bool:
+    """The factor is positive in the type of the scores: 0·(−∞) is NaN, and −1·(−∞) is ∞."""
+    return c >= _TINY.get(x.type.dtype, 0.0) and c > 0
+
+
+@rule(op.contract(op.mul(c, more), b, over=over, dtype=dtype), when=is_finite)
+def scale_out_of_left(c: float, more: tuple[Term, ...], b: Term, over: str, dtype: DType) -> Term:
+    """Σ (c·a)·b → c·Σ a·b"""
+    return ir.mul(ir.const(c), ir.contract(ir.mul(*more), b, over=over, dtype=dtype))
+
+
+@rule(op.contract(a, op.mul(c, more), over=over, dtype=dtype), when=is_finite)
+def scale_out_of_right(a: Term, c: float, more: tuple[Term, ...], over: str, dtype: DType) -> Term:
+    """Σ a·(c·b) → c·Σ a·b"""
+    return ir.mul(ir.const(c), ir.contract(a, ir.mul(*more), over=over, dtype=dtype))
+
+
+@rule(op.mul(c, op.contract(a, b, over=over, dtype=dtype), more), when=is_finite)
+def scale_into_left(
+    c: float, a: Term, b: Term, more: tuple[Term, ...], over: str, dtype: DType
+) -> Term:
+    """c·Σ a·b → Σ (c·a)·b
+
+    Fewer multiplications, when the left side is smaller than the result. In 16 bits it is exact
+    for powers of two only.
+    """
+    return ir.mul(ir.contract(ir.mul(ir.const(c), a), b, over=over, dtype=dtype), *more)
+
+
+@rule(op.mul(c, op.mask(x, p)), when=is_positive, exact="bits")
+def scale_under_mask(c: float, x: Term, p: Term) -> Term | Declined:
+    """c·mask(x, p) → mask(c·x, p)"""
+    if ir.unpack(x).op.name == "mul":
+        return Declined("factors of a packed product would be multiplied in another order")
+    return ir.mask(ir.mul(ir.const(c), x), p)
+
+
+@rule(op.mask(op.mul(c, x), p), when=is_positive, exact="bits")
+def scale_over_mask(c: float, x: Term, p: Term) -> Term:
+    """mask(c·x, p) → c·mask(x, p)"""
+    return ir.mul(ir.const(c), ir.mask(x, p))
+
+
+@rule(op.mul(c, op.add(more)), when=is_finite)
+def scale_over_sum(c: float, more: tuple[Term, ...]) -> Term:
+    """c·(x + y) → c·x + c·y"""
+    return ir.add(*(ir.mul(ir.const(c), term) for term in more))
+
+
+@rule(op.rotate(op.mul(c, more), cos, sin, positions, pairing=pairing), when=is_finite)
+def scale_out_of_rotation(
+    c: float, more: tuple[Term, ...], cos: Term, sin: Term, positions: Term, pairing: str
+) -> Term:
+    """rotate(c·x) → c·rotate(x)"""
+    return ir.mul(ir.const(c), ir.rotate(ir.mul(*more), cos, sin, positions, pairing))
+
+
+@rule(op.mul(c, op.rotate(x, cos, sin, positions, pairing=pairing)), when=is_finite)
+def scale_into_rotation(
+    c: float, x: Term, cos: Term, sin: Term, positions: Term, pairing: str
+) -> Term:
+    """c·rotate(x) → rotate(c·x)"""
+    return ir.rotate(ir.mul(ir.const(c), x), cos, sin, positions, pairing)
+
+
+RULES = RuleSet(
+    (
+        scale_out_of_left,
+        scale_out_of_right,
+        scale_into_left,
+        scale_under_mask,
+        scale_over_mask,
+        scale_over_sum,
+        scale_out_of_rotation,
+        scale_into_rotation,
+    )
+)
+"""The family, in order."""

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attnfuse.egraph.pattern import number, op, rest, variables
+from attnfuse.egraph.rule import Rule, rule
+from attnfuse.errors import NoInstance
+from attnfuse.ir import build as ir
+from attnfuse.ir.axes import DType
+from attnfuse.ir.term import Term
+from attnfuse.rewrites import RULES, scale
+from attnfuse.testing import check
+from tests.rewrites import wrong_rules
+
+x, p, r = variables("x p r")
+c, more = number("c"), rest("more")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_holds_on_300_examples(rule: Rule) -> None:
+    found = check(rule, 300)
+    assert found.applied >= 300, str(found)
+    assert found.passed, str(found)
+    assert not found.strict, str(found)
+
+
+@pytest.mark.parametrize("rule", wrong_rules.RULES, ids=lambda rule: rule.name)
+def test_every_planted_wrong_rule_is_caught(rule: Rule) -> None:
+    found = check(rule, 100)
+    assert found.wrong > 0, str(found)
+    assert not found.passed
+    assert found.counterexamples
+
+
+def test_there_are_thirteen_wrong_rules() -> None:
+    assert len(wrong_rules.RULES) == 13
+
+
+def test_a_counterexample_shows_both_sides_and_what_became_of_a_value() -> None:
+    found = check(wrong_rules.scale_out_of_softcap, 20)
+    text = str(found)
+    assert "WRONG" in text
+    assert "tanh(" in text
+    assert "became" in text
+    assert json.loads(json.dumps(found.data()))["passed"] is False
+
+
+def test_a_merge_of_types_is_a_counterexample() -> None:
+    found = check(wrong_rules.axis_lost, 5)
+    assert "differ in their type" in found.counterexamples[0].problem
+
+
+def test_a_rule_that_never_applies_is_vacuous() -> None:
+    @rule(op.mask(op.mask(x, p), r), when=lambda p: p.type.dtype is DType.float32)
+    def never(x: Term, p: Term, r: Term) -> Term:
+        """mask(mask(x, p), r) → mask(x, p ∧ r)"""
+        return ir.mask(x, ir.and_(p, r))
+
+    found = check(never, 10)
+    assert found.vacuous
+    assert not found.passed
+    assert found.strict
+
+
+def test_a_condition_that_refuses_too_much_is_noticed() -> None:
+    @rule(op.mul(c, op.contract(x, p, over="d", dtype=variables("dtype")[0])), when=lambda c: c > 2)
+    def large_only(c: float, x: Term, p: Term, dtype: DType) -> Term:
+        """c·Σ x·p → Σ (c·x)·p"""
+        return ir.contract(ir.mul(ir.const(c), x), p, over="d", dtype=dtype)
+
+    # the condition refuses infinities as well, with reason, and much else without
+    assert not check(scale.scale_into_left, 100).strict
+    found = check(large_only, 100)
+    assert found.equal_anyway > 0.7 * found.declined
+
+
+def test_bits_are_compared_in_every_type() -> None:
+    @rule(op.mul(c, op.add(more)), when=lambda c: abs(c) < 1e9, exact="bits")
+    def not_in_bits(c: float, more: tuple[Term, ...]) -> Term:
+        """c·(x + y) → c·x + c·y"""
+        return ir.add(*(ir.mul(ir.const(c), term) for term in more))
+
+    found = check(not_in_bits, 100)
+    assert found.wrong > 0
+    assert "the bits differ" in found.counterexamples[0].problem
+    assert set(check(scale.scale_over_mask, 30).dtypes) == {
+        DType.float16,
+        DType.bfloat16,
+        DType.float32,
+    }
+
+
+def test_the_growth_of_rounding_errors_is_measured() -> None:
+    inward, outward = check(scale.scale_into_left, 200), check(scale.scale_out_of_left, 200)
+    for dtype in (DType.float16, DType.bfloat16):
+        assert inward.growth[dtype] > 1.2 > outward.growth[dtype]
+
+
+def test_a_rule_over_ops_without_examples_is_an_error_with_a_remedy() -> None:
+    @rule(op.gather(x, p))
+    def unknown(x: Term, p: Term) -> Term:
+        """table[i] → table[i]"""
+        return ir.gather(x, p)
+
+    with pytest.raises(NoInstance, match="SHAPES"):
+        check(unknown, 3)
+
+
+def test_checks_can_be_repeated() -> None:
+    one, two = (check(wrong_rules.softcap_under_mask, 20, seed=3) for _ in range(2))
+    assert one.data() == two.data()
+    assert check(wrong_rules.softcap_under_mask, 20, seed=4).data() != one.data()
