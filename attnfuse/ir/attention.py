@@ -147,6 +147,36 @@ def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     return evaluation.concat((both, x[..., 2 * half :]), -1).to(evaluation.dtype(term))
 
 
+# -- concatenation --------------------------------------------------------------
+
+
+def _infer_concat(term: Term) -> Type:
+    over = term.text("over")
+    types = [operand.type for operand in term.operands]
+    sizes = [axis.size for each in types for axis in each.axes if axis.name == over]
+    counts = [size for size in sizes if isinstance(size, int)]
+    fits(
+        len(counts) == len(types) > 0 and len({each.dtype for each in types}) == 1,
+        "concat",
+        f"{', '.join(map(str, types))} are joined along {over!r}",
+        "give tensors of one element type, whose sizes along that axis are known",
+    )
+    others = union(Type(each.dtype, each.without(over)) for each in types)
+    joined = Type(types[0].dtype, (Axis(over, sum(counts)),))
+    return Type(types[0].dtype, union([Type(types[0].dtype, others), joined]))
+
+
+def _mean_concat(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    place = term.type.names.index(term.text("over"))
+    sizes = [evaluation.size(axis.size) for axis in term.type.axes]
+    sizes[place] = -1
+    wide = [
+        evaluation.align(value, operand.type.axes, term.type.axes).expand(sizes)
+        for value, operand in zip(values, term.operands, strict=True)
+    ]
+    return evaluation.concat(wide, place)
+
+
 # -- contraction, masks, normalisers --------------------------------------------
 
 
@@ -275,6 +305,7 @@ ROWS = (
     Op("indexed", None, ("form",), _infer_indexed, _mean_indexed),
     Op("rotate", 4, ("pairing",), _infer_rotate, _mean_rotate),
     Op("stored", 1, (), _infer_same, lambda evaluation, term, values: values[0]),
+    Op("concat", None, ("over",), _infer_concat, _mean_concat),
     Op("contract", 2, ("over", "dtype"), _infer_contract, _mean_contract),
     Op("mask", 2, (), _infer_mask, _mean_mask),
     Op("softmax", 1, (), _infer_softmax, _mean_softmax),

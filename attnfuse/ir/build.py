@@ -80,6 +80,11 @@ def stored(x: Term) -> Term:
     return x if x.op.name in ("stored", "input") else make(OPS["stored"], (x,))
 
 
+def concat(*operands: Term, over: str) -> Term:
+    """Values one after another along an axis; they broadcast over the others."""
+    return make(OPS["concat"], operands, (over,))
+
+
 def contract(a: Term, b: Term, *, over: str, dtype: DType) -> Term:
     """Σ over one axis of the product: Q·Kᵀ over ``d``, P·V over ``k``."""
     return make(OPS["contract"], (a, b), (over, dtype))
@@ -106,6 +111,7 @@ __all__ = [
     "affine_parts",
     "and_",
     "cast",
+    "concat",
     "conjuncts",
     "const",
     "contract",
