@@ -204,9 +204,13 @@ class _Definition:
         return {name: next(iter(kinds)) for name, kinds in bound(pattern).items()}
 
     def parameters(self, function: Callable[..., Any], what: str) -> tuple[str, ...]:
-        names = tuple(inspect.signature(function).parameters)
-        self.check_bound([name for name in names if name != _FACTS], what)
-        return names
+        parameters = inspect.signature(function).parameters
+        self.check_bound([name for name in parameters if name != _FACTS], what)
+        for parameter in parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                remedy = "wrap it in a lambda whose parameters are variables"
+                self.fail(f"{what} can't be given {parameter.name!r} by name", remedy)
+        return tuple(parameters)
 
     def check_bound(self, names: list[str], what: str) -> None:
         for name in names:

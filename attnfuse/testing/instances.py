@@ -132,7 +132,9 @@ class Example:
                 operands += self._rest(each.name, sort, len(operands))
             else:
                 operands.append(self._term(each, sort))
-        attributes = [self._attribute(pattern, name, result, dict(fixed)) for name in row.attributes]
+        attributes = [
+            self._attribute(pattern, name, result, dict(fixed)) for name in row.attributes
+        ]
         return _made(row, operands, attributes)
 
     def _rest(self, name: str, sort: str, before: int) -> tuple[Term, ...]:

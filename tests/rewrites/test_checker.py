@@ -31,7 +31,8 @@ def test_every_planted_wrong_rule_is_caught(rule: Rule) -> None:
     found = check(rule, 100)
     assert found.wrong > 0, str(found)
     assert not found.passed
-    assert found.counterexamples
+    # because of a value, and not because it raised an error
+    assert all(each.after for each in found.counterexamples) or rule is wrong_rules.axis_lost
 
 
 def test_there_are_thirteen_wrong_rules() -> None:

@@ -42,7 +42,7 @@ def gain_through_rope(
     return ir.mul(gain, ir.rotate(ir.mul(*more), cos, sin, positions, pairing))
 
 
-@rule(op.mul(c, op.mask(x, p)), when=math.isfinite)
+@rule(op.mul(c, op.mask(x, p)), when=lambda c: math.isfinite(c))
 def negative_scale_under_mask(c: float, x: Term, p: Term) -> Term:
     """c·mask(x, p) → mask(c·x, p): but c may be negative or 0"""
     return ir.mask(ir.mul(ir.const(c), x), p)
