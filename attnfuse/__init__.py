@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         q,
         q_len,
         sigmoid,
+        sqrt,
         tanh,
         where,
     )
@@ -83,6 +84,7 @@ __all__ = [
     "sigmoid",
     "softcap",
     "softmax",
+    "sqrt",
     "tanh",
     "use",
     "variant",
@@ -121,6 +123,7 @@ _MODULES = {
     "sigmoid": "attnfuse.traced",
     "softcap": "attnfuse.blocks",
     "softmax": "attnfuse.blocks",
+    "sqrt": "attnfuse.traced",
     "tanh": "attnfuse.traced",
     "use": "attnfuse.settings",
     "variant": "attnfuse.variant",

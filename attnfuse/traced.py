@@ -267,6 +267,11 @@ def tanh(x: Traced) -> Traced:
     return combine(ir.unary["tanh"], x)
 
 
+def sqrt(x: Traced) -> Traced:
+    """The square root, element by element."""
+    return combine(ir.unary["sqrt"], x)
+
+
 def sigmoid(x: Traced) -> Traced:
     """1 / (1 + e⁻ˣ), element by element."""
     return combine(ir.unary["sigmoid"], x)

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
+
+# Every run builds its kernels itself, in a folder that goes with it.
+_built = tempfile.TemporaryDirectory(prefix="attnfuse-tests-")
+os.environ["ATTNFUSE_CACHE_DIR"] = _built.name
+os.environ["TILELANG_PRINT_ON_COMPILATION"] = "0"
 
 # A kernel takes seconds to compile, so an example has no deadline. Where a change is judged, the
 # examples are the same every time; everywhere else they are new each time, and find more.

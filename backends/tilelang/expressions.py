@@ -13,7 +13,7 @@ from attnfuse.ir.term import Term
 from attnfuse.plan.kernel import QueryMajor
 
 _INFIX = {"mul": " * ", "div": " / ", "le": " <= ", "lt": " < ", "eq": " == "}
-_NAMED = {"floordiv": "T.floordiv", "mod": "T.floormod", "abs": "T.abs", "not": "T.Not"}
+_NAMED = {"floordiv": "T.floordiv", "mod": "T.floormod", "not": "T.Not"}
 _CALLS = _NAMED | {name: f"T.{name}" for name in UNARY} | {"where": "T.if_then_else"}
 _FOLDS = {"minimum": "T.min", "maximum": "T.max", "and": "T.And", "or": "T.Or"}
 MINUS_INFINITY = '-T.infinity("float32")'
@@ -56,6 +56,7 @@ class Expressions:
             "cast": lambda term: f'T.cast({self.spell(term.operands[0])}, "{term["dtype"]}")',
             "gather": self._gather,
             "mask": self._mask,
+            "abs": self._abs,
         }
 
     def _bracket(self, term: Term) -> str:
@@ -82,6 +83,11 @@ class Expressions:
     def _mask(self, term: Term) -> str:
         scores, visible = map(self.spell, term.operands)
         return f"T.if_then_else({visible}, {scores}, {MINUS_INFINITY})"
+
+    def _abs(self, term: Term) -> str:
+        """The greater of x and −x: TileLang's C target has no abs of floats."""
+        text = self._bracket(term.operands[0])
+        return f"T.max({text}, -{text})"
 
     def _gather(self, term: Term) -> str:
         table, *indices = term.operands

@@ -34,14 +34,14 @@ def number(size: Size, sizes: Sizes) -> int:
 
 
 def _empty_like(query: Tensor, result: Result, sizes: Sizes, words: Words) -> Tensor:
-    """An output whose dimensions lie in memory in the query's order, features last.
+    """An output; rows of features lie in memory in the query's order.
 
     So whoever passes (batch, length, head, feature) in memory gets it back.
     """
     shape = [number(size, sizes) for size in result.sizes]
-    leading = len(query.shape) - 1
-    order = sorted(range(leading), key=lambda d: query.stride(d), reverse=True)
-    order = [*order, *range(leading, len(shape))]
+    order = list(range(len(shape)))
+    if result.what == "attend":
+        order[:-1] = sorted(order[:-1], key=lambda d: query.stride(d), reverse=True)
     dtype = getattr(torch, words.stored(result.dtype).value)
     memory = torch.empty([shape[d] for d in order], dtype=dtype, device=query.device)
     return memory.permute([order.index(d) for d in range(len(shape))])

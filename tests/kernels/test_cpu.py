@@ -1,0 +1,191 @@
+"""Generated programs on the CPU target against float64, over random lengths and strides."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnfuse as af
+from cases import CASES, Case, Sizes, check, dense_softmax
+
+LENGTHS = (0, 1, 7, 63, 64, 65, 129, 1000)
+RUNS = [(case, dtype) for case in CASES for dtype in case.dtypes]
+
+
+def name(value: object) -> str:
+    """A readable name for a parametrised test."""
+    return value.name if isinstance(value, Case) else str(value).removeprefix("torch.")
+
+
+def some_sizes(seed: str) -> list[Sizes]:
+    """Every length for queries and for keys, paired at random; a batch of 0 among them."""
+    chooser = random.Random(seed)
+    q_lens, kv_lens = list(LENGTHS), list(LENGTHS)
+    chooser.shuffle(q_lens)
+    chooser.shuffle(kv_lens)
+    pairs = [*zip(q_lens, kv_lens, strict=True), (65, 65), (129, 129)]
+    return [Sizes(chooser.randint(1, 2), *pair) for pair in pairs] + [Sizes(0, 7, 9)]
+
+
+def strided(tensor: Tensor, how: str) -> Tensor:
+    """The same values with other strides; features stay contiguous."""
+    if how == "transposed":  # (batch, length, head, feature) in memory
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if how == "sliced":
+        wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 5), float("nan"))
+        wide = wide.to(tensor.dtype)
+        wide[..., 2:-3] = tensor
+        return wide[..., 2:-3]
+    return tensor
+
+
+@pytest.mark.parametrize(("case", "dtype"), RUNS, ids=name)
+def test_program_equals_float64_over_lengths_and_strides(case: Case, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(len(case.name))
+    chooser = random.Random(case.name)
+    for sizes in some_sizes(f"{case.name} {dtype}"):
+        tensors, extra = case.inputs(sizes, dtype, generator)
+        how = [chooser.choice(("contiguous", "transposed", "sliced")) for _ in tensors]
+        given = [strided(tensor, each) for tensor, each in zip(tensors, how, strict=True)]
+        out, lse = case.variant(*given, **extra)
+        exact = case.dense(tensors, extra, torch.float64)
+        check((out, lse), exact, case.dense(tensors, extra, dtype))
+        assert out.dtype is dtype and lse.dtype is torch.float32
+
+
+def test_one_kernel_serves_all_lengths() -> None:
+    case = CASES[0]
+    tensors, _ = case.inputs(Sizes(2, 33, 65), torch.float32, torch.Generator())
+    longer, _ = case.inputs(Sizes(1, 200, 7), torch.float32, torch.Generator())
+    assert case.variant.compile(*tensors) is case.variant.compile(*longer)
+
+
+@af.variant
+def two_streams(
+    q: af.Query, k: af.Key, v: af.Value, q_pe: af.Query, k_pe: af.Key
+) -> tuple[af.Traced, af.Traced]:
+    """Two contractions in one score, as in multi-head latent attention."""
+    s = af.scores(q, k, scale=0.125) + af.scores(q_pe, k_pe, scale=0.25)
+    s = af.mask(s, af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def test_two_contractions_make_one_score() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for q_len, kv_len in ((70, 130), (130, 70), (1, 1)):
+        shapes = [(2, 4, q_len, 32), (2, 2, kv_len, 32), (2, 2, kv_len, 24)]
+        shapes += [(2, 4, q_len, 16), (2, 2, kv_len, 16)]
+        tensors = [torch.randn(shape, generator=generator) for shape in shapes]
+
+        def dense(dtype: torch.dtype, tensors: list[Tensor] = tensors) -> tuple[Tensor, Tensor]:
+            q, k, v, q_pe, k_pe = (tensor.to(dtype) for tensor in tensors)
+            k, v, k_pe = (tensor.repeat_interleave(2, 1) for tensor in (k, v, k_pe))
+            scores = q @ k.transpose(-1, -2) * 0.125 + q_pe @ k_pe.transpose(-1, -2) * 0.25
+            rows, columns = scores.shape[-2:]
+            hidden = torch.ones(rows, columns).triu(1 + columns - rows).bool()
+            return dense_softmax(scores.masked_fill(hidden, float("-inf")), v)
+
+        out, lse = two_streams(*tensors)
+        check((out, lse), dense(torch.float64), dense(torch.float32))
+
+
+def test_two_batch_axes_are_kept_apart() -> None:
+    """Evoformer: a bias over rows varies along one batch axis, a pair bias along the other."""
+
+    @af.variant
+    def evoformer(
+        q: af.Query, k: af.Key, v: af.Value, row: af.Captured, pair: af.Captured
+    ) -> tuple[af.Traced, af.Traced]:
+        s = af.bias(af.bias(af.scores(q, k), row), pair)
+        return af.attend(af.softmax(s), v), af.lse(s)
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 2, 70, 16, generator=generator) for _ in range(3))
+    row = torch.randn(2, 3, 1, 1, 70, generator=generator)
+    pair = torch.randn(2, 1, 2, 70, 70, generator=generator)
+
+    def dense(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        scores = q.to(dtype) @ k.to(dtype).transpose(-1, -2) / 4 + row.to(dtype) + pair.to(dtype)
+        return dense_softmax(scores, v.to(dtype))
+
+    out, lse = evoformer(q, k, v, row, pair)
+    check((out, lse), dense(torch.float64), dense(torch.float32))
+
+
+@af.variant
+def with_cache(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> af.Traced:
+    """Decoding: queries stand at the last positions of an unrotated cache."""
+    turned = af.rope(q, cos, sin, positions=af.q + (af.kv_len - af.q_len))
+    s = af.mask(af.scores(turned, af.rope(k, cos, sin)), af.causal())
+    return af.attend(af.softmax(s), v)
+
+
+def test_decoding_token_by_token_equals_one_forward_pass() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 12, 32, generator=generator) for _ in range(3))
+    tables = af.rope_tables(12, 32)
+    whole = with_cache(q, k, v, *tables)
+    assert isinstance(whole, Tensor)
+    steps = [(0, 7), *((place, place + 1) for place in range(7, 12))]
+    parts = [with_cache(q[:, :, a:b], k[:, :, :b], v[:, :, :b], *tables) for a, b in steps]
+    torch.testing.assert_close(torch.cat([p for p in parts if isinstance(p, Tensor)], 2), whole)
+
+
+def test_features_that_are_not_contiguous_get_a_program_of_their_own() -> None:
+    case = CASES[1]
+    generator = torch.Generator().manual_seed(0)
+    tensors, extra = case.inputs(Sizes(1, 65, 70), torch.float32, generator)
+    apart = [tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for tensor in tensors]
+    assert all(tensor.stride(-1) != 1 for tensor in apart)
+    got = case.variant(*apart)
+    assert isinstance(got, tuple)
+    exact = case.dense(tensors, extra, torch.float64)
+    check((got[0], got[1]), exact, case.dense(tensors, extra, torch.float32))
+
+
+def test_expanded_tensors_are_read_in_place() -> None:
+    case = CASES[0]
+    generator = torch.Generator().manual_seed(0)
+    tensors, extra = case.inputs(Sizes(1, 65, 70), torch.float32, generator)
+    expanded = [tensor.expand(3, -1, -1, -1) for tensor in tensors]
+    got = case.variant(*expanded)
+    assert isinstance(got, tuple)
+    exact = case.dense([*expanded], extra, torch.float64)
+    check((got[0], got[1]), exact, case.dense([*expanded], extra, torch.float32))
+
+
+def test_output_lies_in_memory_like_the_query() -> None:
+    q = torch.randn(2, 20, 2, 64).transpose(1, 2)
+    out, lse = CASES[0].variant(q, q, q)
+    assert out.stride() == q.stride()
+    assert out.transpose(1, 2).is_contiguous() and lse.is_contiguous()
+
+
+def test_unused_keys_may_hold_anything() -> None:
+    """What is hidden for every query never reaches a result, not even as NaN times 0."""
+    case = next(case for case in CASES if case.name == "padded")
+    generator = torch.Generator().manual_seed(0)
+    tensors, _ = case.inputs(Sizes(2, 40, 300), torch.float32, generator)
+    lengths = torch.tensor([20, 33], dtype=torch.int32)
+    clean = case.variant(*tensors, lengths)
+    for entry, length in enumerate(lengths):
+        tensors[1][entry, :, length:] = 1e4
+    dirty = case.variant(*tensors, lengths)
+    assert torch.equal(clean[0], dirty[0]) and torch.equal(clean[1], dirty[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_nothing(threads: int) -> None:
+    case = CASES[1]
+    generator = torch.Generator().manual_seed(0)
+    tensors, _ = case.inputs(Sizes(2, 200, 300), torch.float32, generator)
+    with af.use(cpu_threads=1):
+        alone = case.variant(*tensors)
+    with af.use(cpu_threads=threads):
+        together = case.variant(*tensors)
+    assert torch.equal(alone[0], together[0]) and torch.equal(alone[1], together[1])

@@ -1,0 +1,451 @@
+"""Attention variants for tests, each written twice: with AttnFuse's blocks, and densely in PyTorch.
+
+The dense form shares nothing with the compiler. In float64 it is the oracle;
+in a kernel's own element type its error is what a kernel is measured by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import attnfuse as af
+
+Extra = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one call that are symbolic in a kernel."""
+
+    batch: int
+    q_len: int
+    kv_len: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Index tensors that broadcast over dense scores (b, h, q, k), and the lengths."""
+
+    b: Tensor
+    h: Tensor
+    q: Tensor
+    k: Tensor
+    q_len: int
+    kv_len: int
+
+    @property
+    def shifted(self) -> Tensor:
+        """Positions of queries among the keys, the last query at the last key."""
+        return self.q + self.kv_len - self.q_len
+
+
+Score = Callable[[Tensor, Grid, Extra], Tensor]
+
+
+def _same(scores: Tensor, grid: Grid, extra: Extra) -> Tensor:
+    return scores
+
+
+def _all(grid: Grid, extra: Extra) -> Tensor | bool:
+    return True
+
+
+def _unchanged(x: Tensor, extra: Extra) -> Tensor:
+    return x
+
+
+def _nothing(sizes: Sizes, generator: torch.Generator) -> Extra:
+    return {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A variant, its dense form, and the tensors that it takes.
+
+    Attributes:
+        variant: returns the output and the log-sum-exp.
+        heads: query heads.
+        key_heads: key and value heads.
+        head_dim: features of queries and keys.
+        value_dim: features of values.
+        extra: makes the captured tensors for a call.
+        prologue: what is done to queries and keys, densely.
+        score: what is done to scores, densely.
+        visible: what is visible, densely.
+        dtypes: the element types to test.
+    """
+
+    variant: af.Variant
+    heads: int = 2
+    key_heads: int = 2
+    head_dim: int = 32
+    value_dim: int = 32
+    extra: Callable[[Sizes, torch.Generator], Extra] = _nothing
+    prologue: Callable[[Tensor, Extra], Tensor] = _unchanged
+    score: Score = _same
+    visible: Callable[[Grid, Extra], Tensor | bool] = _all
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+    spread: float = field(default=1.0)
+
+    @property
+    def name(self) -> str:
+        """The variant's name."""
+        return self.variant.name
+
+    def inputs(
+        self, sizes: Sizes, dtype: torch.dtype, generator: torch.Generator
+    ) -> tuple[list[Tensor], Extra]:
+        """Random queries, keys and values, and the captured tensors."""
+        shapes = [
+            (sizes.batch, self.heads, sizes.q_len, self.head_dim),
+            (sizes.batch, self.key_heads, sizes.kv_len, self.head_dim),
+            (sizes.batch, self.key_heads, sizes.kv_len, self.value_dim),
+        ]
+        tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+        tensors[0] = tensors[0] * self.spread
+        return tensors, self.extra(sizes, generator)
+
+    def dense(
+        self, tensors: list[Tensor], extra: Extra, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """The output and the log-sum-exp with everything in ``dtype``."""
+        extra = {n: t.to(dtype) if t.is_floating_point() else t for n, t in extra.items()}
+        q, k, v = (tensor.to(dtype) for tensor in tensors)
+        group = self.heads // self.key_heads
+        q, k = self.prologue(q, extra), self.prologue(k, extra)
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        scores = (q @ k.transpose(-1, -2)) / math.sqrt(self.head_dim)
+        grid = _grid(scores)
+        scores = self.score(scores, grid, extra)
+        visible = torch.as_tensor(self.visible(grid, extra), device=scores.device)
+        return dense_softmax(scores.masked_fill(~visible, -math.inf), v)
+
+
+def _grid(scores: Tensor) -> Grid:
+    b, h, q, k = (
+        torch.arange(size, device=scores.device).view([-1 if d == place else 1 for d in range(4)])
+        for place, size in enumerate(scores.shape)
+    )
+    return Grid(b, h, q, k, scores.shape[2], scores.shape[3])
+
+
+def dense_softmax(scores: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax · V and the log-sum-exp, with 0 and −∞ for rows that see nothing."""
+    if scores.shape[-1] == 0:
+        empty = scores.new_full(scores.shape[:-1], -math.inf)
+        return scores @ v, empty
+    nothing = scores.amax(-1, keepdim=True) == -math.inf
+    p = scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    return p @ v, scores.float().logsumexp(-1) if scores.dtype.itemsize < 8 else scores.logsumexp(
+        -1
+    )
+
+
+# -- the cases --------------------------------------------------------------------
+
+
+@af.variant
+def full(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """Plain attention."""
+    s = af.scores(q, k)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def causal(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """Causal, the last query at the last key."""
+    s = af.mask(af.scores(q, k), af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def causal_top_left(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """Causal, the first query at the first key."""
+    s = af.mask(af.scores(q, k), af.causal("top_left"))
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def window(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """A window on both sides, whose first tiles hide all of some rows."""
+    s = af.mask(af.scores(q, k), af.window(before=90, after=3))
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
+    """Rotary embedding in plain PyTorch, row i of x by row i of the tables."""
+    half, length = cos.shape[1], x.shape[-2]
+    cos, sin = cos[:length], sin[:length]
+    if interleaved:
+        first, second = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    both = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return torch.cat((both, x[..., 2 * half :]), -1)
+
+
+def _tables(rotary_dim: int) -> Callable[[Sizes, torch.Generator], Extra]:
+    def make(sizes: Sizes, generator: torch.Generator) -> Extra:
+        rows = max(sizes.q_len, sizes.kv_len) + 3
+        cos, sin = af.rope_tables(rows, rotary_dim, theta=500000.0)
+        return {"cos": cos, "sin": sin}
+
+    return make
+
+
+@af.variant
+def llama(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Llama 3: rotary embedding of all features in halves, causal."""
+    s = af.mask(af.scores(af.rope(q, cos, sin), af.rope(k, cos, sin)), af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def partly_rotated(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Interleaved pairs, and features beyond rotary_dim pass through."""
+    q_turned = af.rope(q, cos, sin, pairing="interleaved")
+    k_turned = af.rope(k, cos, sin, pairing="interleaved", positions=af.k)
+    s = af.scores(q_turned, k_turned)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def softcap(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """Gemma 2: scores bounded to ±5, then the mask."""
+    s = af.mask(af.softcap(af.scores(q, k), 5.0), af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def relative_bias(
+    q: af.Query, k: af.Key, v: af.Value, table: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """A table of 41 distances per head, farther ones clipped; parameter order is free."""
+    s = af.bias(af.scores(q, k), table[af.h, af.q - af.k + 20])
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def _relative_bias(scores: Tensor, grid: Grid, extra: Extra) -> Tensor:
+    distance = (grid.q - grid.k + 20).clamp(0, 40)
+    return scores + extra["table"][grid.h, distance]
+
+
+@af.variant
+def dense_bias(
+    q: af.Query, k: af.Key, v: af.Value, pair: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """A dense bias (heads, q_len, kv_len), the same for each batch entry; then softcap."""
+    s = af.softcap(af.bias(af.scores(q, k), pair), 9.0)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def alibi(q: af.Query, k: af.Key, v: af.Value, slopes: af.Captured) -> tuple[af.Traced, af.Traced]:
+    """ALiBi: a slope per head times the distance, causal."""
+    s = af.bias(af.scores(q, k), slopes[af.h] * (af.k - af.q))
+    s = af.mask(s, af.causal("top_left"))
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def documents(q: af.Query, k: af.Key, v: af.Value, doc: af.Captured) -> tuple[af.Traced, af.Traced]:
+    """Packed documents: a query sees the keys of its own document before it."""
+    same = doc[af.b, af.q] == doc[af.b, af.k]
+    s = af.mask(af.scores(q, k), same & af.causal("top_left"))
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def _documents(sizes: Sizes, generator: torch.Generator) -> Extra:
+    longest = max(sizes.q_len, sizes.kv_len)
+    ids = torch.randint(0, 4, (sizes.batch, longest), generator=generator)
+    return {"doc": ids.sort(-1).values}
+
+
+@af.variant
+def padded(
+    q: af.Query, k: af.Key, v: af.Value, lengths: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Each batch entry has its own number of keys, possibly 0; bands around it."""
+    visible = (af.k < lengths[af.b]) & (abs(af.q - af.k) < 70)
+    s = af.mask(af.scores(q, k), visible)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def scalars(
+    q: af.Query, k: af.Key, v: af.Value, temperature: af.Captured, gain: float = 0.5
+) -> tuple[af.Traced, af.Traced]:
+    """A learned temperature, a constant, a choice between expressions, an inner mask."""
+    s = af.scores(q, k, scale=temperature * gain)
+    s = af.where(af.q % 2 == af.k % 3, s * 2.0, af.exp(-abs(s)) / af.sqrt(2.0 + af.tanh(s)))
+    s = af.maximum(s, af.minimum(af.sigmoid(s), af.log(1.5 + abs(s))))
+    s = af.bias(af.where(af.k // 5 != 3, s, float("-inf")), 0.25)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def _scalars(scores: Tensor, grid: Grid, extra: Extra) -> Tensor:
+    s = scores * math.sqrt(24) * extra["temperature"] * 0.5
+    damped = (-s.abs()).exp() / (2.0 + s.tanh()).sqrt()
+    s = torch.where(grid.q % 2 == grid.k % 3, s * 2.0, damped)
+    s = s.maximum(s.sigmoid().minimum((1.5 + s.abs()).log()))
+    return s.masked_fill(grid.k // 5 == 3, -math.inf) + 0.25
+
+
+@af.variant
+def nothing_seen(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """A mask that hides every key."""
+    s = af.mask(af.scores(q, k), af.k < af.q - 5000)
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+@af.variant
+def reserved(
+    q: af.Query, k: af.Key, v: af.Value, score: af.Captured, h: af.Captured, q_tile: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Captured tensors named like a program's own variables."""
+    s = af.scores(q, k) + score[af.q] * h[af.h] + q_tile[af.k]
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+CASES = (
+    Case(full, head_dim=64, value_dim=64, dtypes=(torch.float32, torch.float16)),
+    Case(
+        causal,
+        heads=6,
+        key_heads=2,
+        head_dim=64,
+        value_dim=64,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, *HALVES),
+        spread=8.0,
+    ),
+    Case(causal_top_left, head_dim=17, visible=lambda grid, extra: grid.k <= grid.q),
+    Case(
+        window,
+        heads=4,
+        key_heads=1,
+        visible=lambda grid, extra: (grid.k >= grid.shifted - 90) & (grid.k <= grid.shifted + 3),
+    ),
+    Case(
+        llama,
+        heads=8,
+        key_heads=2,
+        head_dim=128,
+        value_dim=128,
+        extra=_tables(128),
+        prologue=lambda x, extra: rotate(x, extra["cos"], extra["sin"], interleaved=False),
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, torch.float16),
+    ),
+    Case(
+        partly_rotated,
+        head_dim=40,
+        extra=_tables(16),
+        prologue=lambda x, extra: rotate(x, extra["cos"], extra["sin"], interleaved=True),
+    ),
+    Case(
+        softcap,
+        heads=3,
+        key_heads=1,
+        score=lambda s, grid, extra: (s / 5.0).tanh() * 5.0,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        spread=6.0,
+    ),
+    Case(
+        relative_bias,
+        head_dim=24,
+        value_dim=40,
+        extra=lambda sizes, generator: {"table": torch.randn(2, 41, generator=generator)},
+        score=_relative_bias,
+    ),
+    Case(
+        dense_bias,
+        extra=lambda sizes, generator: {
+            "pair": torch.randn(2, sizes.q_len, sizes.kv_len, generator=generator).half()
+        },
+        score=lambda s, grid, extra: ((s + extra["pair"]) / 9.0).tanh() * 9.0,
+    ),
+    Case(
+        alibi,
+        extra=lambda sizes, generator: {"slopes": torch.tensor([0.5, 0.0625])},
+        score=lambda s, grid, extra: s + extra["slopes"][grid.h] * (grid.k - grid.q),
+        visible=lambda grid, extra: grid.k <= grid.q,
+    ),
+    Case(
+        documents,
+        extra=_documents,
+        visible=lambda grid, extra: (
+            (extra["doc"][grid.b, grid.q] == extra["doc"][grid.b, grid.k]) & (grid.k <= grid.q)
+        ),
+    ),
+    Case(
+        padded,
+        heads=7,
+        key_heads=1,
+        extra=lambda sizes, generator: {
+            "lengths": torch.randint(
+                0, sizes.kv_len + 1, (sizes.batch,), generator=generator, dtype=torch.int32
+            )
+        },
+        visible=lambda grid, extra: (
+            (grid.k < extra["lengths"][grid.b]) & ((grid.q - grid.k).abs() < 70)
+        ),
+    ),
+    Case(
+        scalars,
+        head_dim=24,
+        extra=lambda sizes, generator: {"temperature": torch.tensor(0.7)},
+        score=_scalars,
+    ),
+    Case(nothing_seen, visible=lambda grid, extra: grid.k < grid.q - 5000),
+    Case(
+        reserved,
+        extra=lambda sizes, generator: {
+            "score": torch.randn(sizes.q_len, generator=generator),
+            "h": torch.randn(2, generator=generator),
+            "q_tile": torch.randn(sizes.kv_len, generator=generator),
+        },
+        score=lambda s, grid, extra: (
+            s + extra["score"][grid.q] * extra["h"][grid.h] + extra["q_tile"][grid.k]
+        ),
+    ),
+)
+
+
+# -- the budget ---------------------------------------------------------------------
+
+
+def check(
+    got: tuple[Tensor, Tensor], exact: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor]
+) -> None:
+    """Hold an output and its log-sum-exp against float64, with plain PyTorch's error as measure.
+
+    At most twice the error that plain PyTorch has in the same element type,
+    plus 1e-5; everything finite, but the −∞ of rows that see nothing.
+    """
+    for name, ours, oracle, theirs in zip(("out", "lse"), got, exact, plain, strict=True):
+        ours, theirs = ours.double().cpu(), theirs.double().cpu()
+        oracle = oracle.cpu()
+        empty = oracle == -math.inf
+        assert torch.equal(ours == -math.inf, empty), f"{name}: −∞ in other places"
+        assert ours.masked_fill(empty, 0.0).isfinite().all(), f"{name} is not finite"
+        allowed = 2 * _largest(theirs, oracle, empty) + 1e-5
+        error = _largest(ours, oracle, empty)
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def _largest(value: Tensor, oracle: Tensor, empty: Tensor) -> float:
+    difference = (value.masked_fill(empty, 0.0) - oracle.masked_fill(empty, 0.0)).abs()
+    return difference.max().item() if difference.numel() else 0.0
