@@ -1,7 +1,9 @@
 """Scale folding: constant factors move through what is linear, and through masks.
 
 Factors of a product are folded into one constant by the normal form, so these
-rules only have to bring them together.
+rules only have to bring them together. They leave contractions but never
+enter them: if they did, a factor 2 could leave on one side and a factor ½
+on the other for ever, and saturation would not end.
 """
 
 from __future__ import annotations
@@ -45,18 +47,6 @@ def scale_out_of_right(a: Term, c: float, more: tuple[Term, ...], over: str, dty
     return ir.mul(ir.const(c), ir.contract(a, ir.mul(*more), over=over, dtype=dtype))
 
 
-@rule(op.mul(c, op.contract(a, b, over=over, dtype=dtype), more), when=is_finite)
-def scale_into_left(
-    c: float, a: Term, b: Term, more: tuple[Term, ...], over: str, dtype: DType
-) -> Term:
-    """c·Σ a·b → Σ (c·a)·b
-
-    Fewer multiplications, when the left side is smaller than the result. In 16 bits it is exact
-    for powers of two only.
-    """
-    return ir.mul(ir.contract(ir.mul(ir.const(c), a), b, over=over, dtype=dtype), *more)
-
-
 @rule(op.mul(c, op.mask(x, p)), when=is_positive, exact="bits")
 def scale_under_mask(c: float, x: Term, p: Term) -> Term | Declined:
     """c·mask(x, p) → mask(c·x, p)"""
@@ -97,7 +87,6 @@ RULES = RuleSet(
     (
         scale_out_of_left,
         scale_out_of_right,
-        scale_into_left,
         scale_under_mask,
         scale_over_mask,
         scale_over_sum,

@@ -279,10 +279,10 @@ class EGraph:
 
     def _pairs(self, one: int, other: int) -> tuple[tuple[int, int], ...]:
         """Equal operands of two equal e-nodes."""
-        a, b = self._nodes[one].operands, self._nodes[other].operands
+        sides = [list(self._nodes[each].operands) for each in (one, other)]
         if self._nodes[one].op.flat:
-            a, b = sorted(a, key=self.find), sorted(b, key=self.find)
-        return tuple(zip(a, b, strict=True))
+            sides = [sorted(side, key=self.find) for side in sides]
+        return tuple(zip(*sides, strict=True))
 
     def _infer(self, number: int) -> None:
         if self._facts:

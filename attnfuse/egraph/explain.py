@@ -1,4 +1,4 @@
-"""Explanations of a search: which rules fired or declined, what came of it, and what it was worth."""
+"""Explanations of a search: which rules fired or declined, what came of it, and its worth."""
 
 from __future__ import annotations
 

@@ -49,7 +49,14 @@ class Declined:
 
 
 Right = Callable[..., Term | Declined | None]
-Condition = Callable[..., bool | Declined]
+Verdict = bool | Declined
+Condition = (
+    Callable[[Any], Verdict]
+    | Callable[[Any, Any], Verdict]
+    | Callable[[Any, Any, Any], Verdict]
+    | Callable[[Any, Any, Any, Any], Verdict]
+)
+"""A function of some variables; spelled out so that the parameters of a lambda have a type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +79,7 @@ class Rule:
     name: str
     left: Node
     right: Right
-    when: Condition | None
+    when: Callable[..., Verdict] | None
     exact: Exactness
     algebra: str
     doc: str
@@ -143,7 +150,9 @@ class _Definition:
         when: Condition | None,
         exact: Exactness,
     ) -> None:
-        self.name, self.function, self.when, self.exact = name, function, when, exact
+        self.name, self.function = name, function
+        self.exact: Exactness = exact
+        self.when: Callable[..., Verdict] | None = when
         self.left, self.to = left, to
         code = function.__code__
         self.where = f"{code.co_filename}:{code.co_firstlineno}"
@@ -224,7 +233,11 @@ class _Definition:
         self.check_pattern(to)
         self.variables(to)
         self.check_bound(list(bound(to)), "its right side")
-        return lambda **given: _filled(to, given)
+
+        def fill(**given: Any) -> Any:
+            return _filled(to, given)
+
+        return fill
 
     def algebra(self, doc: str) -> str:
         for line in doc.splitlines():
@@ -251,7 +264,7 @@ def _filled(pattern: Pattern, given: Mapping[str, Any]) -> Any:
     return construct(row, operands, filled)
 
 
-def _reason(function: Right, when: Condition | None) -> str:
+def _reason(function: Right, when: Callable[..., Verdict] | None) -> str:
     """Why the rule declines when its condition is false: the condition in words or as written."""
     if when is None:
         return "its right side declined"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -64,7 +64,7 @@ class Report:
     fired: list[Firing] = field(default_factory=lambda: list[Firing]())
     declined: list[Refusal] = field(default_factory=lambda: list[Refusal]())
     matched: Counter[str] = field(default_factory=lambda: Counter[str]())
-    seconds: Counter[str] = field(default_factory=lambda: Counter[str]())
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
     rounds: int = 0
     nodes: int = 0
     total_seconds: float = 0.0
@@ -76,8 +76,9 @@ class Report:
             f"{self.stop} after {self.rounds} rounds, {self.nodes} e-nodes, "
             f"{1e3 * self.total_seconds:.1f} ms"
         ]
-        for name in self.matched:
-            lines.append(f"  {name}: fired {fired[name]} of {self.matched[name]} matches")
+        lines += [
+            f"  {n}: fired {fired[n]} of {times} matches" for n, times in self.matched.items()
+        ]
         reasons = Counter((each.rule.name, each.reason) for each in self.declined)
         lines += [f"  {name} declined {n}×: {why}" for (name, why), n in reasons.items()]
         return "\n".join(lines)

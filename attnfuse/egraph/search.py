@@ -35,7 +35,7 @@ class Search:
     cost: Cost
     facts: tuple[Fact, ...] = ()
     promises: Promises | None = None
-    limits: Limits = Limits()
+    limits: Limits | None = None
     count: int = 1
     judge: Judge | None = None
     budget: int = 100_000

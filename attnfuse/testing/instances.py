@@ -84,6 +84,7 @@ class Example:
     def __init__(self, world: World) -> None:
         self.world = world
         self._given: dict[str, tuple[str, Any]] = {}
+        self._rests: dict[str, tuple[str, tuple[Term, ...]]] = {}
 
     def root(self, pattern: Node) -> Term:
         """A term that the pattern should match.
@@ -138,14 +139,12 @@ class Example:
         return _made(row, operands, attributes)
 
     def _rest(self, name: str, sort: str, before: int) -> tuple[Term, ...]:
-        if name not in self._given:
+        if name not in self._rests:
             count = self.world.random.choice((1, 1, 2) if before < 2 else (0, 0, 1))
-            leaves = tuple(self._value(sort) for _ in range(count))
-            self._given[name] = (sort, leaves)
-        if self._given[name][0] != sort:
+            self._rests[name] = (sort, tuple(self._value(sort) for _ in range(count)))
+        known, leaves = self._rests[name]
+        if known != sort:
             raise NoFit
-        leaves = self._given[name][1]
-        assert isinstance(leaves, tuple)
         return leaves
 
     def _attribute(

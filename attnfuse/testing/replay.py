@@ -26,7 +26,7 @@ class Sample:
     """Small inputs for a term: tensors by input, numbers by symbol."""
 
     tensors: Mapping[Term, Tensor]
-    sizes: Mapping[Size, int]
+    sizes: Mapping[Symbol, int]
 
     def evaluation(self, *, exact: bool = True) -> Evaluation:
         """An evaluation with these inputs, which computes what terms share only once."""
@@ -64,7 +64,7 @@ def sample(roots: Sequence[Term], promises: Promises | None = None, seed: int = 
     """
     generator = torch.Generator().manual_seed(seed)
     symbols = sorted({each for term in walk(*roots) for each in _symbols(term)})
-    sizes: dict[Size, int] = {symbol: 3 + 2 * n for n, symbol in enumerate(symbols)}
+    sizes = {symbol: 3 + 2 * n for n, symbol in enumerate(symbols)}
     promised = promises or {}
     angles = {input_: "cos" for input_ in promised if "angles" in promised[input_]}
     for term in walk(*roots):
@@ -73,8 +73,9 @@ def sample(roots: Sequence[Term], promises: Promises | None = None, seed: int = 
     tensors: dict[Term, Tensor] = {}
     for term in walk(*roots):
         if term.op.name == "input":
-            rows = {axis.size: _ROWS for axis in term.type.axes[:1] if term in angles}
-            shape = [_count(axis.size, {**sizes, **rows}) for axis in term.type.axes]
+            shape = [_count(axis.size, sizes) for axis in term.type.axes]
+            if term in angles:
+                shape[0] = _ROWS
             tensors[term] = _tensor(term, shape, generator, angles, promised)
     return Sample(tensors, sizes)
 
@@ -88,8 +89,8 @@ def _symbols(term: Term) -> list[Symbol]:
     return found
 
 
-def _count(size: Size, sizes: Mapping[Size, int]) -> int:
-    return sizes[size] if size in sizes or not isinstance(size, int) else size
+def _count(size: Size, sizes: Mapping[Symbol, int]) -> int:
+    return size if isinstance(size, int) else sizes[size]
 
 
 def _tensor(

@@ -55,7 +55,7 @@ class World:
         self.random = Random(seed)
         self.dtype = dtype
         self.tensors: dict[Term, Tensor] = {}
-        self.sizes: dict[Size, int] = {}
+        self.sizes: dict[Symbol, int] = {}
         self.promises: dict[Term, frozenset[str]] = {}
         self._torch = torch.Generator().manual_seed(seed)
         self._tables: tuple[Term, Term] | None = None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -91,7 +91,7 @@ def test_every_step_of_a_derivation_is_one_given_equation_at_one_place(toy: Toy)
         assert (derivation.start, derivation.end) == (one, other)
         chain = [derivation.start, *(step.term for step in derivation.steps)]
         assert len(set(chain)) == len(chain)
-        for before, after in zip(chain, chain[1:], strict=False):
+        for before, after in pairwise(chain):
             assert _one_step(before, after, given_pairs), (str(before), str(after))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from attnfuse.egraph.engine import EGraph
+from attnfuse.egraph.facts import Choice, Fact
 from attnfuse.egraph.pattern import closed, number, op, rest, variables
 from attnfuse.egraph.rule import Declined, Facts, Rule, rule
 from attnfuse.egraph.ruleset import RuleSet
-from attnfuse.egraph.engine import EGraph
-from attnfuse.egraph.facts import Choice, Fact
 from attnfuse.egraph.saturate import saturate
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis, DType, Symbol

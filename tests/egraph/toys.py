@@ -42,16 +42,23 @@ def _product(values: Sequence[int]) -> int:
     return product
 
 
+def _unary(x: Term) -> Term:
+    return make(OPS["tanh"], (x,))
+
+
+def _ordered(x: Term, y: Term) -> Term:
+    return make(OPS["div"], (x, y))
+
+
+def _flat(name: str, x: Term, y: Term) -> Term:
+    return make(OPS[name], sorted((x, y), key=lambda t: t.digest))
+
+
 def _extend(inner: st.SearchStrategy[Term]) -> st.SearchStrategy[Term]:
     return st.one_of(
-        st.builds(lambda x: make(OPS["tanh"], (x,)), inner),
-        st.builds(lambda x, y: make(OPS["div"], (x, y)), inner, inner),
-        st.builds(
-            lambda name, x, y: make(OPS[name], sorted((x, y), key=lambda t: t.digest)),
-            st.sampled_from(["add", "mul"]),
-            inner,
-            inner,
-        ),
+        st.builds(_unary, inner),
+        st.builds(_ordered, inner, inner),
+        st.builds(_flat, st.sampled_from(["add", "mul"]), inner, inner),
     )
 
 
