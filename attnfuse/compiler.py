@@ -20,8 +20,9 @@ from attnfuse.backends.tilelang import source as emitting
 from attnfuse.backends.tilelang.lower import Lowered
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.devices import Device
+from attnfuse.errors import CannotLower
 from attnfuse.files import write_atomically
-from attnfuse.ir.axes import Symbol
+from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
 from attnfuse.plan import QueryMajor, match, schedule
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     Kernel = Callable[[Mapping[str, "Tensor"], Mapping[Symbol, int]], "tuple[Tensor, ...]"]
 
+_ON_GPU = (DType.float16, DType.bfloat16)
 _log = logging.getLogger("attnfuse.compiler")
 
 
@@ -52,6 +54,12 @@ def make_plan(program: Program, device: Device, contiguous: Mapping[str, bool]) 
         CannotLower: no kernel form covers the program.
         DoesNotFitDevice: not even the smallest tiles fit.
     """
+    for term in program.inputs:
+        if device.kind != "cpu" and term["role"] != "captured" and term.type.dtype not in _ON_GPU:
+            problem = (
+                f"{device.title} multiplies no {term.type.dtype} yet; pass float16 or bfloat16"
+            )
+            raise CannotLower(problem=problem, term=term)
     return schedule(match(program, contiguous, UNSCHEDULED), device)
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 import torch
+from cases import CASES, Case, Sizes, check, dense_softmax
 from torch import Tensor
 
 import attnfuse as af
-from cases import CASES, Case, Sizes, check, dense_softmax
 
 LENGTHS = (0, 1, 7, 63, 64, 65, 129, 1000)
 RUNS = [(case, dtype) for case in CASES for dtype in case.dtypes]
