@@ -33,7 +33,8 @@ def normal(op: str) -> Callable[[Constructor], Constructor]:
 def construct(op: Op, operands: Sequence[Term], attributes: Sequence[Any] = ()) -> Term:
     """A term of ``op`` in normal form; raises what its constructor raises."""
     constructor = _constructors.get(op.name)
-    if constructor is None:
+    counts = op.arity is None or len(operands) == op.arity
+    if constructor is None or not counts:  # make says what is wrong with the number
         return make(op, operands, attributes)
     return constructor(*operands, *attributes)
 

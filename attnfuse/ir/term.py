@@ -101,6 +101,8 @@ def make(op: Op, operands: Sequence[Term] = (), attributes: Sequence[Attribute] 
         return found
     if op.arity is not None and len(operands) != op.arity:
         raise WrongArity(op=op.name, allowed=op.arity, given=len(operands))
+    if op.flat and not operands:
+        raise WrongArity(op=op.name, allowed="one or more", given=0)
     term = Term.__new__(Term)
     term.op, term.operands, term.attributes = op, operands, attributes
     term.type = op.infer(term)
