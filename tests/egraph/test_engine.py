@@ -4,6 +4,7 @@ from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
+from toy_graphs import LEAVES, Toy, toys
 
 from attnfuse.egraph.derivation import derive
 from attnfuse.egraph.engine import EGraph, ENode
@@ -13,7 +14,6 @@ from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis, DType, Type
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.term import Term, make, walk
-from tests.egraph.toys import LEAVES, Toy, toys
 
 X, Y, Z, W = LEAVES
 

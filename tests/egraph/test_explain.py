@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import wrong_rules
+
 from attnfuse.egraph.derivation import derive, enter_candidate
 from attnfuse.egraph.engine import EGraph
 from attnfuse.egraph.explain import explain
@@ -16,7 +18,6 @@ from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.term import Term
 from attnfuse.rewrites import RULES, scale
 from attnfuse.testing import replay
-from tests.rewrites import wrong_rules
 
 Q, K = Axis("q", 5), Axis("k", 7)
 QUERY = ir.input_("q", "query", DType.float32, [Q, Axis("d", 4)])

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from toy_graphs import LEAVES, Toy, toys, value
 
 from attnfuse.egraph.engine import EGraph
 from attnfuse.egraph.extract import Candidate, extract, extract_greedy
@@ -16,7 +17,6 @@ from attnfuse.ir.normal import construct
 from attnfuse.ir.op import Op
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.term import Term, make
-from tests.egraph.toys import LEAVES, Toy, toys, value
 
 X, Y, Z, W = LEAVES
 

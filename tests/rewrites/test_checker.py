@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import wrong_rules
 
 from attnfuse.egraph.pattern import number, op, rest, variables
 from attnfuse.egraph.rule import Rule, rule
@@ -13,7 +14,6 @@ from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term
 from attnfuse.rewrites import RULES, scale
 from attnfuse.testing import check
-from tests.rewrites import wrong_rules
 
 x, p, r, over, dtype = variables("x p r over dtype")
 c, more = number("c"), rest("more")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+import wrong_rules
+from random_programs import program
 
 from attnfuse.egraph.derivation import derive, enter_candidate
 from attnfuse.egraph.engine import EGraph
@@ -16,8 +18,6 @@ from attnfuse.ir.verify import verify
 from attnfuse.rewrites import RULES
 from attnfuse.testing import Sample, replay
 from attnfuse.testing.worlds import World
-from tests.rewrites import wrong_rules
-from tests.rewrites.random_programs import program
 
 
 class Prices:
