@@ -103,16 +103,33 @@ def _mean_indexed(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]
 
 # -- rotation, storage ---------------------------------------------------------
 
+PAIRINGS = ("half", "interleaved")
+"""Which two features a rotation turns: i and i + rotary_dim / 2, or 2i and 2i + 1."""
+
 
 def _infer_rotate(term: Term) -> Type:
     x, cos, sin, positions = (operand.type for operand in term.operands)
-    size = x.axes[-1].size
-    width = cos.axes[-1].size if len(cos.axes) == 2 else None
+    pairing = term.text("pairing")
     fits(
-        isinstance(width, int) and cos.axes[-1].size == sin.axes[-1].size and len(sin.axes) == 2,
+        pairing in PAIRINGS,
+        "rotate",
+        f"the pairing is {pairing!r}",
+        f"give one of {', '.join(PAIRINGS)}",
+    )
+    size = x.axes[-1].size if x.axes else None
+    fits(
+        x.dtype.is_float and isinstance(size, int),
+        "rotate",
+        f"the rotated tensor is {x}",
+        "give floats whose last axis, the features, has a known size",
+    )
+    tables = len(cos.axes) == len(sin.axes) == 2 and cos.dtype.is_float and sin.dtype.is_float
+    width = cos.axes[-1].size if tables else None
+    fits(
+        isinstance(width, int) and width == sin.axes[-1].size,
         "rotate",
         f"cos is {cos} and sin is {sin}",
-        "give two tables of shape (positions, rotary_dim / 2)",
+        "give two tables of floats, of shape (positions, rotary_dim / 2)",
     )
     assert isinstance(width, int) and isinstance(size, int)
     fits(
@@ -133,9 +150,9 @@ def _infer_rotate(term: Term) -> Type:
 def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
     x, cos, sin, positions = values
     wide = evaluation.wide(term.operands[0])
-    rows = positions.clamp(0, max(cos.shape[0] - 1, 0)).long()
     axes = (*term.operands[3].type.axes, term.type.axes[-1])
-    c, s = (evaluation.align(table[rows].to(wide), axes, term.type.axes) for table in (cos, sin))
+    rows = (table[positions.clamp(0, max(len(table) - 1, 0)).long()] for table in (cos, sin))
+    c, s = (evaluation.align(row.to(wide), axes, term.type.axes) for row in rows)
     half, x = cos.shape[1], x.to(wide)
     interleaved = term.text("pairing") == "interleaved"
     first = x[..., 0 : 2 * half : 2] if interleaved else x[..., :half]
@@ -247,15 +264,17 @@ def _over_keys(term: Term) -> Type:
     return scores
 
 
-def _shifted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shifted(evaluation: Evaluation, term: Term, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The row maximum (0 for a row that sees nothing), exponentials, and their sum."""
-    if scores.shape[-1] == 0:
-        top = scores.new_zeros((*scores.shape[:-1], 1))
+    keys = term.operands[0].type.names.index("k")
+    scores = scores.to(evaluation.wide(term.operands[0]))
+    if scores.shape[keys] == 0:
+        top = scores.sum(keys, keepdim=True)
     else:
-        top = scores.detach().amax(-1, keepdim=True)
+        top = scores.detach().amax(keys, keepdim=True)
         top = top.masked_fill(top == float("-inf"), 0.0)
     exponentials = (scores - top).exp()
-    return top, exponentials, exponentials.sum(-1, keepdim=True)
+    return top, exponentials, exponentials.sum(keys, keepdim=True)
 
 
 def _infer_softmax(term: Term) -> Type:
@@ -263,8 +282,8 @@ def _infer_softmax(term: Term) -> Type:
 
 
 def _mean_softmax(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
-    _, exponentials, total = _shifted(values[0])
-    return exponentials / total.masked_fill(total == 0, 1.0)
+    _, exponentials, total = _shifted(evaluation, term, values[0])
+    return (exponentials / total.masked_fill(total == 0, 1.0)).to(evaluation.dtype(term))
 
 
 def _infer_logsumexp(term: Term) -> Type:
@@ -273,10 +292,11 @@ def _infer_logsumexp(term: Term) -> Type:
 
 
 def _mean_logsumexp(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
-    top, _, total = _shifted(values[0])
+    top, _, total = _shifted(evaluation, term, values[0])
     empty = total == 0
     lse = (top + total.masked_fill(empty, 1.0).log()).masked_fill(empty, float("-inf"))
-    return lse.squeeze(-1).to(evaluation.dtype(term))
+    keys = term.operands[0].type.names.index("k")
+    return lse.squeeze(keys).to(evaluation.dtype(term))
 
 
 def _infer_same(term: Term) -> Type:

@@ -8,7 +8,7 @@ bfloat16 gives float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,15 @@ def _infer(kinds: tuple[str, ...], result: DType | None) -> Callable[[Term], Typ
         if len(set(given)) > 1 or given[0] not in kinds:
             allowed = f"operands of one kind: {' or '.join(kinds)}"
             raise WrongOperandKind(op=term.op.name, given=", ".join(given), allowed=allowed)
-        # a constant has no width of its own: half a float16 is a float16
-        strong = [x for x in term.operands if x.op.name != "const"] or term.operands
-        dtype = result or promote([operand.type.dtype for operand in strong])
-        return Type(dtype, union(operand.type for operand in term.operands))
+        return Type(result or _combined(term.operands), union(x.type for x in term.operands))
 
     return rule
+
+
+def _combined(operands: Sequence[Term]) -> DType:
+    """The common element type. A constant has no width of its own: half a float16 is a float16."""
+    strong = [operand for operand in operands if operand.op.name != "const"] or operands
+    return promote([operand.type.dtype for operand in strong])
 
 
 def _infer_where(term: Term) -> Type:
@@ -59,7 +62,7 @@ def _infer_where(term: Term) -> Type:
     if condition.dtype is not DType.bool or len(kinds) > 1:
         given = ", ".join(kind(operand.type.dtype) for operand in term.operands)
         raise WrongOperandKind(op="where", given=given, allowed="a bool, then two of one kind")
-    return Type(promote([branch.dtype for branch in branches]), union([condition, *branches]))
+    return Type(_combined(term.operands[1:]), union([condition, *branches]))
 
 
 def _infer_cast(term: Term) -> Type:
