@@ -281,3 +281,9 @@ class NoInstance(AttnFuseError, ValueError):
     """The rule checker could not make an example of a rule's left side."""
 
     message = "{where}: rule {rule}: no example of {pattern} could be made; {remedy}"
+
+
+class BrokenRules(AttnFuseError, ImportError):
+    """Rewrite rules that were asked for, or are installed, can't be loaded."""
+
+    message = "the rules of {source} can't be loaded: {problem}; mend or uninstall it"
