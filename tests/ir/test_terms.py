@@ -19,7 +19,7 @@ from attnfuse.ir.axes import Axis, DType, Symbol
 from attnfuse.ir.op import Op
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.program import Program
-from attnfuse.ir.term import Term, make, walk
+from attnfuse.ir.term import Attribute, Term, make, walk
 
 SAMPLE = """
 from attnfuse.ir import build as ir
@@ -91,7 +91,7 @@ def test_attributes_that_python_calls_equal_are_different_terms() -> None:
 
 def test_an_attribute_within_a_tuple_keeps_its_kind() -> None:
     row = Op("tuple", 0, ("value",), OPS["const"].infer, OPS["const"].meaning)
-    values = [(1, 2), (1.0, 2), (True, 2), ((1,), 2), ((1.0,), 2)]
+    values: list[Attribute] = [(1, 2), (1.0, 2), (True, 2), ((1,), 2), ((1.0,), 2)]
     terms = [make(row, (), (value,)) for value in values]
     assert len(set(terms)) == len(values)
     assert len({term.digest for term in terms}) == len(values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +48,17 @@ def value(
     """The value of a term, dimensions in the order of its axes."""
     device = torch.device("cpu")
     return Evaluation(inputs or {}, sizes, exact=exact, device=device).value(term)
+
+
+def array(x: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers of a tensor, floats in float64."""
+    x = x.detach()
+    return (x.double() if x.is_floating_point() else x).numpy()
+
+
+def items(x: Tensor) -> Any:
+    """The numbers of a tensor as nested lists."""
+    return array(x).tolist()
 
 
 def torch_type(dtype: DType) -> torch.dtype:
