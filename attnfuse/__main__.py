@@ -1,0 +1,6 @@
+"""`python -m attnfuse` is `attnfuse`."""
+
+from attnfuse.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
