@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         softmax,
         window,
     )
+    from attnfuse.egraph.rule import rule
+    from attnfuse.plugins import use_rules
     from attnfuse.settings import Settings, get_settings, use
     from attnfuse.tables import rope_tables
     from attnfuse.traced import (
@@ -80,6 +82,7 @@ __all__ = [
     "q_len",
     "rope",
     "rope_tables",
+    "rule",
     "scores",
     "sigmoid",
     "softcap",
@@ -87,6 +90,7 @@ __all__ = [
     "sqrt",
     "tanh",
     "use",
+    "use_rules",
     "variant",
     "where",
     "window",
@@ -119,6 +123,7 @@ _MODULES = {
     "q_len": "attnfuse.traced",
     "rope": "attnfuse.blocks",
     "rope_tables": "attnfuse.tables",
+    "rule": "attnfuse.egraph.rule",
     "scores": "attnfuse.blocks",
     "sigmoid": "attnfuse.traced",
     "softcap": "attnfuse.blocks",
@@ -126,6 +131,7 @@ _MODULES = {
     "sqrt": "attnfuse.traced",
     "tanh": "attnfuse.traced",
     "use": "attnfuse.settings",
+    "use_rules": "attnfuse.plugins",
     "variant": "attnfuse.variant",
     "where": "attnfuse.traced",
     "window": "attnfuse.blocks",
