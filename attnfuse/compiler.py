@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attnfuse.logs as logs
 from attnfuse.backends.tilelang import lower as lowering
 from attnfuse.backends.tilelang import source as emitting
 from attnfuse.backends.tilelang.lower import Lowered
@@ -156,6 +157,7 @@ def compile_program(program: Program, device: Device, contiguous: Mapping[str, b
         CannotLower: no kernel form covers the program.
         DoesNotFitDevice: not even the smallest tiles fit.
     """
+    logs.configure()
     verify(program)
     chosen = saturate(program, device)[0]
     verify(chosen)

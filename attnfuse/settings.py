@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from platformdirs import user_cache_path
 
@@ -145,11 +145,19 @@ def _kinds() -> dict[str, _Kind]:
     return {each.name: each.metadata["kind"] for each in fields(Settings)}
 
 
+@cache
+def _nullable() -> frozenset[str]:
+    """The settings that can be None, by their annotations."""
+    return frozenset(each.name for each in fields(Settings) if type(None) in get_args(each.type))
+
+
 def _parsed(name: str, given: object) -> Any:
     """The value for what was given; one path for variables and for `use`, so both mean the same."""
     kind = _kinds().get(name)
     if kind is None:
         raise UnknownSettingError(name=name, known=", ".join(_kinds()))
+    if given is None and name in _nullable():
+        return None
     try:
         return kind.parse(str(given))
     except ValueError:
@@ -177,7 +185,7 @@ def get_settings() -> Settings:
 
 
 @contextmanager
-def use(**changes: str | int | Path) -> Generator[Settings]:
+def use(**changes: str | int | Path | None) -> Generator[Settings]:
     """Override settings for a `with` block: `with use(cpu_threads=1): ...`.
 
     Raises:

@@ -20,13 +20,14 @@ def folder_of(digest: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        folder = _temporary(str(error)) / digest
+        folder = temporary_root(str(error)) / digest
         folder.mkdir(exist_ok=True)
     return folder
 
 
 @cache
-def _temporary(problem: str) -> Path:
+def temporary_root(problem: str) -> Path:
+    """A folder that goes with the process, because of ``problem``; warns when it is made."""
     warnings.warn(
         f"AttnFuse can't write its cache ({problem}); kernels are built again in each process. "
         "Set ATTNFUSE_CACHE_DIR to a folder that can be written.",

@@ -53,12 +53,13 @@ def _stand_in(
     scores = sizes[Symbol("q_len")] * sizes[Symbol("kv_len")]
     if limit and scores > limit:
         raise NoToolchain(problem=problem, scores=scores, limit=limit)
-    _warn_once(compiled.program.name, problem)
+    warn_once(compiled.program.name, problem)
     return evaluate(compiled.program, tensors, exact=False)
 
 
 @cache
-def _warn_once(variant: str, problem: str) -> None:
+def warn_once(variant: str, problem: str) -> None:
+    """Say that a variant runs on the reference backend, and why, once for each pair."""
     warnings.warn(
         f"{variant} runs on AttnFuse's reference backend, slowly and with all scores in memory: "
         f"{problem}.",

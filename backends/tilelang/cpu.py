@@ -37,6 +37,9 @@ FLAGS = (
 """Compiler flags. Never -Ofast, -ffast-math or -funsafe-math-optimizations: they link
 code that makes the whole process flush subnormal numbers to zero."""
 
+HEADER = Path(__file__).with_name("cpu_math.h")
+"""Mathematics for the host compiler, included before every program."""
+
 _WORDS = Words(on_gpu=False)
 _TYPES = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
 _TASKS_PER_THREAD = 4
@@ -115,7 +118,8 @@ def _compile(compiler: str, lowered: Lowered, library: Path) -> None:
     templates = Path(tilelang.__file__).parent / "src"
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
-        command = [compiler, *FLAGS, f"-I{templates}", str(text), "-o", str(built)]
+        headers = [f"-I{templates}", "-include", str(HEADER)]
+        command = [compiler, *FLAGS, *headers, str(text), "-o", str(built)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildFailed(command=" ".join(command), output=done.stderr[-2000:])
@@ -128,7 +132,7 @@ def _machine(compiler: str) -> str:
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, text=True, check=True
     ).stdout
-    described = [version, *FLAGS, platform.machine(), _processor()]
+    described = [version, *FLAGS, HEADER.read_text(), platform.machine(), _processor()]
     return blake2b("\0".join(described).encode(), digest_size=8).hexdigest()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from cases import CASES, Case, Sizes, check
 
 pytestmark = pytest.mark.gpu

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import CASES, Case, Sizes
 from torch import Tensor
 
 import attnfuse as af
@@ -19,7 +20,6 @@ from attnfuse.compiler import Compiled
 from attnfuse.devices import all_devices, find_device
 from attnfuse.errors import DoesNotFitDevice, UnknownDevice
 from attnfuse.plan.schedule import shared_memory
-from cases import CASES, Case, Sizes
 
 GPUS = [name for name, device in all_devices().items() if device.kind != "cpu"]
 ONE_OF_EACH_ARCH = [find_device(arch).name for arch in {all_devices()[name].arch for name in GPUS}]
