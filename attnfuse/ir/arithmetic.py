@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from attnfuse.errors import DoesNotFit
 from attnfuse.ir.axes import DType
-from attnfuse.ir.elementwise import UNARY
+from attnfuse.ir.elementwise import UNARY, check_kinds
 from attnfuse.ir.normal import normal
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.packing import is_closed, pack, settle, unpack
@@ -59,10 +59,10 @@ def alike(operands: Iterable[Term]) -> list[Term]:
 @normal("add")
 def add(*operands: Term) -> Term:
     """The sum."""
-    terms = alike(_flat("add", operands))
+    terms = _numbers("add", operands)
     if all(term.type.dtype.is_int for term in terms):
         return affine(*_collect(terms))
-    return _float_nary("add", terms, 0.0, math.fsum)
+    return _float_nary("add", terms, 0.0, _total)
 
 
 def sub(x: Term, y: Term) -> Term:
@@ -84,12 +84,23 @@ def affine(coefficients: dict[Term, int], constant: int) -> Term:
     """The integer term Σ cᵢ·xᵢ + c."""
     kept = [(term, factor) for term, factor in coefficients.items() if factor]
     kept.sort(key=lambda part: (part[1] < 0, part[0].op.name, part[0].digest))
-    parts = [
-        term if factor == 1 else make(OPS["mul"], (const(factor), term)) for term, factor in kept
-    ]
+    parts = [term if factor == 1 else _scaled(factor, term) for term, factor in kept]
     if constant or not parts:
         parts.append(const(constant))
     return parts[0] if len(parts) == 1 else make(OPS["add"], parts)
+
+
+def _scaled(factor: int, atom: Term) -> Term:
+    factors = atom.operands if atom.op.name == "mul" else (atom,)
+    return make(OPS["mul"], (const(factor), *factors))
+
+
+def _total(numbers: list[float]) -> float:
+    """The sum, rounded once; infinite or no number where that is what floats make of it."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return sum(sorted(numbers))
 
 
 def _collect(terms: Iterable[Term]) -> tuple[dict[Term, int], int]:
@@ -121,7 +132,7 @@ def _split(term: Term) -> tuple[int, Term]:
 @normal("mul")
 def mul(*operands: Term) -> Term:
     """The product."""
-    terms = alike(_flat("mul", operands))
+    terms = _numbers("mul", operands)
     if all(term.type.dtype.is_int for term in terms):
         return _int_product(terms)
     return _float_nary("mul", terms, 1.0, math.prod)
@@ -137,8 +148,27 @@ def _int_product(terms: list[Term]) -> Term:
         return affine(
             {term: factor * each for term, each in coefficients.items()}, factor * constant
         )
-    product = make(OPS["mul"], sorted(rest, key=_place))
-    return affine({product: factor}, 0)
+    parts = [_primitive(term) for term in rest]
+    product = make(OPS["mul"], sorted((term for _, term in parts), key=_place))
+    return affine({product: factor * math.prod(scale for scale, _ in parts)}, 0)
+
+
+def _primitive(term: Term) -> tuple[int, Term]:
+    """A sum as a number times a sum without common factor, of two signs the one with fewer −."""
+    if term.op.name != "add":
+        return 1, term
+    coefficients, constant = affine_parts(term)
+    scale = math.gcd(constant, *coefficients.values())
+    signs = [
+        (each, affine({t: c // each for t, c in coefficients.items()}, constant // each))
+        for each in (scale, -scale)
+    ]
+    return min(signs, key=lambda sign: (_negatives(sign[1]), sign[1].digest))
+
+
+def _negatives(total: Term) -> int:
+    coefficients, constant = affine_parts(total)
+    return sum(number < 0 for number in (constant, *coefficients.values()))
 
 
 @normal("div")
@@ -196,6 +226,7 @@ def maximum(*operands: Term) -> Term:
 @normal("abs")
 def abs_(x: Term) -> Term:
     """``|x|``."""
+    check_kinds("abs", [x], "float", "int")
     number = value_of(x)
     return make(OPS["abs"], settle([x])) if number is None else const(abs(number))
 
@@ -213,7 +244,7 @@ unary = {name: _unary(name) for name in UNARY}
 
 
 def _lattice(op: str, operands: Iterable[Term], choose: Callable[..., Number]) -> Term:
-    terms = list(dict.fromkeys(settle(alike(_flat(op, operands)))))
+    terms = list(dict.fromkeys(settle(_numbers(op, operands))))
     numbers = [value for term in terms if (value := value_of(term)) is not None]
     rest = sorted((term for term in terms if value_of(term) is None), key=_place)
     if numbers:
@@ -226,6 +257,13 @@ def _flat(op: str, operands: Iterable[Term]) -> list[Term]:
     for operand in map(unpack, operands):
         flat += _flat(op, operand.operands) if operand.op.name == op else [operand]
     return flat
+
+
+def _numbers(op: str, operands: Iterable[Term]) -> list[Term]:
+    """The operands, flattened, all of them integers or all floats."""
+    terms = alike(_flat(op, operands))
+    check_kinds(op, terms, "float", "int")
+    return terms
 
 
 def _float_nary(

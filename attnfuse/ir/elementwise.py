@@ -39,12 +39,17 @@ def promote(dtypes: list[DType]) -> DType:
     return widest
 
 
+def check_kinds(op: str, operands: Sequence[Term], *kinds: str) -> None:
+    """Raise WrongOperandKind unless all operands are of one of these kinds."""
+    given = [kind(operand.type.dtype) for operand in operands]
+    if len(set(given)) > 1 or not set(given) <= set(kinds):
+        allowed = f"operands of one kind: {' or '.join(kinds)}"
+        raise WrongOperandKind(op=op, given=", ".join(given), allowed=allowed)
+
+
 def _infer(kinds: tuple[str, ...], result: DType | None) -> Callable[[Term], Type]:
     def rule(term: Term) -> Type:
-        given = [kind(operand.type.dtype) for operand in term.operands]
-        if len(set(given)) > 1 or given[0] not in kinds:
-            allowed = f"operands of one kind: {' or '.join(kinds)}"
-            raise WrongOperandKind(op=term.op.name, given=", ".join(given), allowed=allowed)
+        check_kinds(term.op.name, term.operands, *kinds)
         return Type(result or _combined(term.operands), union(x.type for x in term.operands))
 
     return rule

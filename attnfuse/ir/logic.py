@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from attnfuse.ir.arithmetic import affine, affine_parts, alike, const, neg, sub, value_of
 from attnfuse.ir.axes import DType
+from attnfuse.ir.elementwise import check_kinds
 from attnfuse.ir.normal import normal
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.packing import is_closed, pack, settle, unpack
@@ -57,6 +58,7 @@ def eq(x: Term, y: Term) -> Term:
 @normal("not")
 def not_(x: Term) -> Term:
     """``not x``."""
+    check_kinds("not", [x], "bool")
     (x,) = settle([x])
     name, number = x.op.name, value_of(x)
     if number is not None:
@@ -91,7 +93,7 @@ def conjuncts(predicate: Term) -> tuple[Term, ...]:
 @normal("where")
 def where(condition: Term, yes: Term, no: Term) -> Term:
     """``yes`` where the condition holds, else ``no``; a mask where one of them is −∞."""
-    condition = unpack(condition)
+    condition, (yes, no) = unpack(condition), alike([yes, no])
     number = value_of(condition)
     if number is not None:
         return yes if number else no
@@ -99,7 +101,7 @@ def where(condition: Term, yes: Term, no: Term) -> Term:
         return mask(yes, condition)
     if _is_minus_infinity(yes) and not is_closed(unpack(no)):
         return mask(no, not_(condition))
-    return make(OPS["where"], settle([condition, *alike([yes, no])]))
+    return make(OPS["where"], settle([condition, yes, no]))
 
 
 @normal("mask")
@@ -124,6 +126,7 @@ def _junction(
     tighter: Callable[[int, int], int],
 ) -> Term:
     terms = list(dict.fromkeys(_flat(op, operands)))
+    check_kinds(op, terms, "bool")
     if absorbing in terms:
         return absorbing
     bounds, rest = _bounds([term for term in terms if term is not neutral], tighter)
