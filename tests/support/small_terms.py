@@ -86,7 +86,7 @@ def check_normal(root: Term) -> None:
     for term in everything(root):
         assert rebuild(term, term.operands) is term, f"{term} becomes another term"
         if term.op.flat:
-            names = [ir.unpack(operand).op.name for operand in term.operands]
+            names = [operand.op.name for operand in term.operands]
             assert term.op.name not in names, f"{term} is nested"
             assert names.count("const") <= 1, f"{term} has constants left to fold"
         if term.op.name == "indexed":
