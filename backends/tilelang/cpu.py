@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attnfuse.backends.tilelang.header import RANGE_PARAMETERS, batch_labels, strides, tensors
 from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, number
-from attnfuse.backends.tilelang.lower import Lowered
+from attnfuse.backends.tilelang.lower import Lowered, import_tilelang
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.errors import BuildFailed
@@ -111,11 +111,9 @@ def build(plan: QueryMajor, lowered: Lowered, folder: Path) -> CpuKernel:
 
 
 def _compile(compiler: str, lowered: Lowered, library: Path) -> None:
-    import tilelang
-
     text = library.with_suffix(".cpp")
     write_atomically(text, lowered.text)
-    templates = Path(tilelang.__file__).parent / "src"
+    templates = Path(import_tilelang().__file__).parent / "src"
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
         headers = [f"-I{templates}", "-include", str(HEADER)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, fill_empty
-from attnfuse.backends.tilelang.lower import load, pass_configs, target_of
+from attnfuse.backends.tilelang.lower import import_tilelang, load, pass_configs, target_of
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.errors import Misaligned
@@ -51,9 +51,7 @@ class GpuKernel:
 
 def build(plan: QueryMajor, source: Source, folder: Path) -> GpuKernel:
     """The kernel of a program, compiled by TileLang, which keeps a cache of its own."""
-    import tilelang
-
-    kernel = tilelang.compile(
+    kernel = import_tilelang().compile(
         load(source, folder),
         target=target_of(source.device),
         pass_configs=dict(pass_configs(source.device)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,14 @@ class Lowered:
     shared_memory: int
 
 
+def import_tilelang() -> Any:
+    """TileLang, which then keeps quiet while it compiles unless it is told otherwise."""
+    os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
+    import tilelang
+
+    return tilelang
+
+
 def load(source: Source, folder: Path) -> Any:
     """The TileLang function of a program, whose text is put into ``folder``."""
     path = folder / PROGRAM
@@ -47,7 +56,7 @@ def lower(source: Source, folder: Path) -> Lowered:
     Raises:
         DoesNotFitDevice: it uses more shared memory than a block can have.
     """
-    import tilelang
+    tilelang = import_tilelang()
     from tilelang import tvm
 
     target = tvm.target.Target(target_of(source.device))
