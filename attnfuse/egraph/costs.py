@@ -1,4 +1,4 @@
-"""The table that extraction works on: what each e-node costs, which operands it needs, and bounds.
+"""The table that extraction works on: what each e-node costs, and which classes it needs.
 
 E-classes are numbered anew, from 0, and sets of them are Python integers used
 as bit sets: unions of sets are what extraction spends its time on.
@@ -7,7 +7,7 @@ as bit sets: unions of sets are what extraction spends its time on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnfuse.egraph.engine import EGraph
@@ -35,31 +35,36 @@ def bits(classes: int) -> Iterator[int]:
         classes ^= low
 
 
+def union(sets: Iterable[int]) -> int:
+    """All that is in one of the sets."""
+    found = 0
+    for each in sets:
+        found |= each
+    return found
+
+
 class Table:
-    """Options by class, cheapest first, for all classes that roots may need.
+    """The usable e-nodes of all classes that roots may need.
 
     Attributes:
         places: the number here of each e-class.
-        options: the usable e-nodes of each class.
-        least: the cheapest option's own cost.
-        must: the classes that any choice for a class needs, itself among them.
-        below: the classes that some choice for a class needs, by way of any others.
+        roots: the numbers here of the roots.
+        options: the usable e-nodes of each class, cheapest first.
+        free: the classes that there is nothing to decide about: they have one option, which needs
+            only such classes, and it costs nothing, or every program needs it.
+        reduced: the options, as far as they need classes that are not free.
     """
 
     def __init__(self, graph: EGraph, roots: Sequence[int], cost: Cost) -> None:
         self.places: dict[int, int] = {}
         self.options: list[list[Option]] = []
         self._collect(graph, roots, cost)
-        self.least = [options[0].cost if options else math.inf for options in self.options]
-        self.below = self._fixpoint(0, lambda sets: _union(sets))
-        self.must = self._fixpoint((1 << len(self.options)) - 1, lambda sets: _meet(sets))
-
-    def needed(self, classes: int, already: int) -> float:
-        """At least this is still to be paid for a set of classes and what they must have."""
-        must = 0
-        for place in bits(classes):
-            must |= self.must[place]
-        return sum(self.least[place] for place in bits(must & ~already))
+        self.roots = [self.places[graph.find(root)] for root in roots]
+        self.free = self._free()
+        self.reduced = [
+            [Option(each.node, each.cost, each.needs & ~self.free) for each in options]
+            for options in self.options
+        ]
 
     def _collect(self, graph: EGraph, roots: Sequence[int], cost: Cost) -> None:
         todo = list(dict.fromkeys(map(graph.find, roots)))
@@ -79,37 +84,58 @@ class Table:
                 options.append(Option(node, own, needs))
             self.options.append(sorted(options, key=lambda option: option.cost))
 
-    def _fixpoint(self, start: int, combine: Callable[[list[int]], int]) -> list[int]:
-        """For each class a set of classes, made of the sets of what its options need."""
-        sets = [start] * len(self.options)
-        changed = True
+    def _free(self) -> int:
+        every = dict(enumerate(self.options))
+        musts = must(every)
+        wanted = union(musts[root] for root in self.roots)
+        free, changed = 0, True
         while changed:
             changed = False
-            for place in reversed(range(len(sets))):
-                found = combine([self._reached(option, sets) for option in self.options[place]])
-                found |= 1 << place
-                changed |= found != sets[place]
-                sets[place] = found
-        return sets
-
-    def _reached(self, option: Option, sets: list[int]) -> int:
-        reached = 0
-        for place in bits(option.needs):
-            reached |= sets[place]
-        return reached
+            for place, options in reversed(every.items()):
+                if free >> place & 1 or len(options) != 1 or options[0].needs & ~free:
+                    continue
+                if options[0].cost == 0 or wanted >> place & 1:
+                    free |= 1 << place
+                    changed = True
+        return free
 
 
-def _union(sets: list[int]) -> int:
-    union = 0
-    for each in sets:
-        union |= each
-    return union
+Options = dict[int, list[Option]]
+"""The options of some classes; they need no others than these."""
 
 
-def _meet(sets: list[int]) -> int:
-    if not sets:
-        return 0
-    meet = sets[0]
-    for each in sets[1:]:
-        meet &= each
-    return meet
+def must(options: Options) -> dict[int, int]:
+    """For each class the set of those that any choice for it needs, itself among them."""
+    everything = union(1 << place for place in options)
+
+    def meet(place: int, sets: dict[int, int]) -> int:
+        met = everything if options[place] else 0
+        for option in options[place]:
+            met &= union(sets[other] for other in bits(option.needs))
+        return met | 1 << place
+
+    return _fixpoint(options, everything, meet)
+
+
+def below(options: Options, also: dict[int, int]) -> dict[int, int]:
+    """For each class the union, over all that some choice for it needs, of `also`."""
+
+    def reach(place: int, sets: dict[int, int]) -> int:
+        needs = union(option.needs for option in options[place])
+        return union(sets[other] | also[other] for other in bits(needs))
+
+    return _fixpoint(options, 0, reach)
+
+
+def _fixpoint(
+    options: Options, start: int, combine: Callable[[int, dict[int, int]], int]
+) -> dict[int, int]:
+    sets = dict.fromkeys(options, start)
+    changed = True
+    while changed:
+        changed = False
+        for place in reversed(options):  # mostly, operands have higher numbers than their users
+            found = combine(place, sets)
+            changed |= found != sets[place]
+            sets[place] = found
+    return sets

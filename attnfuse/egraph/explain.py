@@ -121,7 +121,7 @@ def _summary(found: Found) -> str:
     proved = "proved best" if extraction.proved else "not proved best: the search was cut short"
     return (
         f"{report.stop} after {report.rounds} rounds with {report.nodes} e-nodes; "
-        f"best of {extraction.explored} states, {proved}; {extraction.rejected} rejected"
+        f"{proved}, after {extraction.explored} sets of classes; {extraction.rejected} rejected"
     )
 
 

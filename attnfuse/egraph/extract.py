@@ -1,21 +1,20 @@
 """Extraction: the cheapest programs in an e-graph, exactly, with shared work counted once.
 
-Branch and bound over one choice for each e-class that is needed. Greedy and
-tree costs are wrong on shared work, since sharing pays only when all users
-choose it; so they serve as the first bound, and as the answer when the search
-runs out of its budget. Whether the result is proved best is always said.
+`best` finds the cheapest choices; here they become terms, which are compared,
+shown to the caller's judge, and ranked. When the search runs out of its
+budget, the greedy answer serves, too; whether the result is proved best is
+always said.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnfuse.egraph.costs import Cost, Option, Table, bits
+from attnfuse.egraph.best import Best, OutOfBudget
+from attnfuse.egraph.costs import Cost, Option, Table
 from attnfuse.egraph.engine import EGraph
-from attnfuse.egraph.greedy import greedy, needed, total
+from attnfuse.egraph.greedy import greedy
 from attnfuse.errors import NothingToExtract
 from attnfuse.ir.normal import construct
 from attnfuse.ir.term import Term
@@ -50,7 +49,7 @@ class Extraction:
         candidates: at most as many as were asked for, no two with the same terms.
         proved: whether no program that the judge accepts has a lower cost (not judged cost) than
             the candidates, and fewer were found only because there are no more.
-        explored: how many states the search went through.
+        explored: how many sets of classes the search looked at.
         rejected: how many candidates the judge rejected.
     """
 
@@ -72,7 +71,7 @@ def extract(
     *,
     count: int = 1,
     judge: Judge | None = None,
-    budget: int = 100_000,
+    budget: int = 20_000,
 ) -> Extraction:
     """The ``count`` cheapest programs for several roots together.
 
@@ -82,14 +81,33 @@ def extract(
         cost: what an e-node costs.
         count: how many candidates are wanted.
         judge: rejects candidates, which others then replace, or gives the cost to rank them by.
-        budget: how many states to search before the greedy answer has to do.
+        budget: how many sets of classes to look at before the greedy answer has to do.
 
     Raises:
         NothingToExtract: when no program can be used.
     """
     table = Table(graph, roots, cost)
-    search = _Search(graph, roots, table, count, judge, budget)
-    return search.run()
+    chosen = _Chosen(graph, roots, table, judge, count)
+    try:
+        explored = _consider_best(chosen, table, count, budget)
+    except OutOfBudget:
+        chosen.consider(_greedy(graph, roots, table))
+        return chosen.extraction(budget, proved=False)
+    return chosen.extraction(explored, proved=True)
+
+
+def _consider_best(chosen: _Chosen, table: Table, count: int, budget: int) -> int:
+    """Consider the cheapest choices, and more where terms are equal or rejected."""
+    wanted, explored = count, 0
+    while True:
+        best = Best(table, wanted, budget)
+        choices = best.choices()
+        explored += best.explored
+        for choice in choices:
+            chosen.consider(choice)
+        if len(chosen.found) >= count or len(choices) < wanted:
+            return explored
+        wanted *= 2
 
 
 def extract_greedy(
@@ -101,34 +119,35 @@ def extract_greedy(
         NothingToExtract: when no program can be used.
     """
     table = Table(graph, roots, cost)
-    return _Builder(graph, roots, table).candidate(_greedy(graph, roots, table, tree))
+    return _Builder(graph, table).candidate(_greedy(graph, roots, table, tree))
 
 
 def _greedy(
     graph: EGraph, roots: Sequence[int], table: Table, tree: bool = False
 ) -> dict[int, Option]:
-    choice = greedy(table, tree=tree)
-    for root in roots:
-        if table.places[graph.find(root)] not in choice:
-            problem = "each of its forms has a part of infinite cost"
-            raise NothingToExtract(problem=problem, term=graph.term(root))
+    choice = greedy(dict(enumerate(table.options)), tree=tree)
+    for root, place in zip(roots, table.roots, strict=True):
+        if place not in choice:
+            raise NothingToExtract(problem=_INFINITE, term=graph.term(root))
     return choice
+
+
+_INFINITE = "each of its forms has a part of infinite cost"
 
 
 class _Builder:
     """Makes candidates of choices. What different candidates share is built once."""
 
-    def __init__(self, graph: EGraph, roots: Sequence[int], table: Table) -> None:
+    def __init__(self, graph: EGraph, table: Table) -> None:
         self.graph, self.table = graph, table
-        self.roots = [table.places[graph.find(root)] for root in roots]
         self.built: dict[tuple[int, tuple[Term, ...]], Term] = {}
         self.classes = list(table.places)
 
     def candidate(self, choice: dict[int, Option]) -> Candidate:
-        cost = total(choice, self.roots)
         terms: dict[int, Term] = {}
-        roots = tuple(self.term(choice, place, terms) for place in self.roots)
-        nodes = {self.classes[place]: choice[place].node for place in needed(choice, self.roots)}
+        roots = tuple(self.term(choice, place, terms) for place in self.table.roots)
+        cost = sum(choice[place].cost for place in terms)
+        nodes = {self.classes[place]: choice[place].node for place in terms}
         return Candidate(cost, roots, nodes, cost)
 
     def term(self, choice: dict[int, Option], place: int, terms: dict[int, Term]) -> Term:
@@ -143,101 +162,38 @@ class _Builder:
         return terms[place]
 
 
-class _OutOfBudget(Exception):
-    pass
+class _Chosen:
+    """The candidates that are kept: of equal terms the cheapest, and none that is rejected."""
 
-
-class _Search:
     def __init__(
         self,
         graph: EGraph,
         roots: Sequence[int],
         table: Table,
-        count: int,
         judge: Judge | None,
-        budget: int,
+        count: int,
     ) -> None:
-        self.table, self.count, self.judge, self.budget = table, count, judge, budget
-        self.builder = _Builder(graph, roots, table)
-        self.fallback = self.builder.candidate(_greedy(graph, roots, table))
-        self.problem = graph.term(roots[0])
-        self.taken: dict[int, Option] = {}
-        self.found: list[Candidate] = []
-        self.costs: dict[tuple[Term, ...], float] = {}
+        self.builder = _Builder(graph, table)
+        self.term = graph.term(roots[0])
+        self.judge, self.count = judge, count
+        self.found: dict[tuple[Term, ...], Candidate] = {}
         self.rejected: set[tuple[Term, ...]] = set()
-        self.explored = 0
 
-    def run(self) -> Extraction:
-        self.consider(self.fallback)
-        pending = 0
-        for root in self.builder.roots:
-            pending |= 1 << root
-        try:
-            self.explore(0, pending, 0.0)
-        except _OutOfBudget:
-            proved = False
-        else:
-            proved = True
-        if not self.found:
-            problem = f"the judge rejected all {len(self.rejected)} candidates"
-            raise NothingToExtract(problem=problem, term=self.problem)
-        ranked = tuple(sorted(self.found, key=lambda candidate: candidate.judged))
-        return Extraction(ranked, proved, self.explored, len(self.rejected))
-
-    @property
-    def worst(self) -> float:
-        """What a candidate must cost less than in order to matter."""
-        if len(self.found) < self.count:
-            return math.inf
-        return self.found[-1].cost
-
-    def consider(self, candidate: Candidate) -> None:
-        """Keep a candidate if it is among the best; of equal terms, the cheapest choice counts."""
-        if candidate.cost >= min(self.worst, self.costs.get(candidate.terms, math.inf)):
+    def consider(self, choice: dict[int, Option]) -> None:
+        candidate = self.builder.candidate(choice)
+        if candidate.terms in self.found or candidate.terms in self.rejected:
             return
-        self.costs[candidate.terms] = candidate.cost
-        self.found = [each for each in self.found if each.terms != candidate.terms]
         judged = candidate.cost if self.judge is None else self.judge(candidate)
         if judged is None:
             self.rejected.add(candidate.terms)
-            return
-        insort(self.found, replace(candidate, judged=judged), key=lambda each: each.cost)
-        del self.found[self.count :]
+        else:
+            self.found[candidate.terms] = replace(candidate, judged=judged)
 
-    def explore(self, done: int, pending: int, cost: float) -> None:
-        """Try all choices for the pending classes; `done` are the classes that have one."""
-        self.explored += 1
-        if self.explored > self.budget:
-            raise _OutOfBudget
-        if not pending:
-            self.consider(self.builder.candidate(self.taken))
-            return
-        # a hair below, so that rounding never hides an equal candidate behind a cheaper bound
-        if (cost + self.table.needed(pending, done)) * (1 - 1e-12) >= self.worst:
-            return
-        place = self.next(pending)
-        done, rest = done | 1 << place, pending & ~(1 << place)
-        for option in self.table.options[place]:
-            if self.leads_back(option.needs, place):
-                continue
-            self.taken[place] = option
-            self.explore(done, rest | (option.needs & ~done), cost + option.cost)
-            del self.taken[place]
-
-    def next(self, pending: int) -> int:
-        """A class without a choice to make if there is one, else the one that hangs on the most."""
-        options, below = self.table.options, self.table.below
-        return max(bits(pending), key=lambda at: (len(options[at]) == 1, below[at].bit_count()))
-
-    def leads_back(self, needs: int, place: int) -> bool:
-        """Whether the choices that are made already lead from `needs` to `place`."""
-        seen, todo = 0, needs
-        while todo:
-            at = todo.bit_length() - 1
-            todo &= ~(1 << at)
-            seen |= 1 << at
-            if at == place:
-                return True
-            if self.table.below[at] >> place & 1 and at in self.taken:
-                todo |= self.taken[at].needs & ~seen
-        return False
+    def extraction(self, explored: int, *, proved: bool) -> Extraction:
+        if not self.found:
+            rejected = f"the judge rejected all {len(self.rejected)} candidates"
+            problem = rejected if self.rejected else _INFINITE
+            raise NothingToExtract(problem=problem, term=self.term)
+        kept = sorted(self.found.values(), key=lambda each: each.cost)[: self.count]
+        ranked = tuple(sorted(kept, key=lambda each: each.judged))
+        return Extraction(ranked, proved, explored, len(self.rejected))

@@ -9,26 +9,21 @@ is still seen by each class alone, and so can be missed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from attnfuse.egraph.costs import Option, Table, bits
+from attnfuse.egraph.costs import Option, Options, bits, union
 
 
-def greedy(table: Table, *, tree: bool = False) -> dict[int, Option]:
+def greedy(options: Options, *, tree: bool = False) -> dict[int, Option]:
     """The option that each class takes; classes without any usable form are left out."""
-    return _Greedy(table, tree).run()
+    return _Greedy(options, tree).run()
 
 
-def total(choice: dict[int, Option], roots: Sequence[int]) -> float:
-    """What the roots cost with these choices, everything counted once."""
-    return sum(choice[place].cost for place in needed(choice, roots))
-
-
-def needed(choice: dict[int, Option], roots: Sequence[int]) -> dict[int, None]:
+def needed(choice: dict[int, Option], roots: Iterable[int]) -> dict[int, None]:
     """All classes that the roots need with these choices."""
     found = dict.fromkeys(roots)
     todo = list(found)
-    for place in todo:
+    for place in todo:  # grows while it is walked
         for other in bits(choice[place].needs):
             if other not in found:
                 found[other] = None
@@ -37,8 +32,8 @@ def needed(choice: dict[int, Option], roots: Sequence[int]) -> dict[int, None]:
 
 
 class _Greedy:
-    def __init__(self, table: Table, tree: bool) -> None:
-        self.table, self.tree = table, tree
+    def __init__(self, options: Options, tree: bool) -> None:
+        self.options, self.tree = options, tree
         self.taken: dict[int, Option] = {}
         self.costs: dict[int, float] = {}
         self.sets: dict[int, int] = {}
@@ -47,7 +42,7 @@ class _Greedy:
         self.users: dict[int, list[tuple[int, int]]] = {}
 
     def run(self) -> dict[int, Option]:
-        for place, options in enumerate(self.table.options):
+        for place, options in self.options.items():
             for number, option in enumerate(options):
                 self.missing[place, number] = option.needs
                 for other in bits(option.needs):
@@ -57,27 +52,24 @@ class _Greedy:
         while self.heap:
             cost, place, number = heapq.heappop(self.heap)
             if place not in self.taken:
-                self.settle(place, self.table.options[place][number], cost)
+                self.settle(place, self.options[place][number], cost)
         return self.taken
 
     def settle(self, place: int, option: Option, cost: float) -> None:
         self.taken[place], self.costs[place] = option, cost
-        self.sets[place] = self.union(option) | 1 << place
+        self.sets[place] = self.below(option) | 1 << place
         for user, number in self.users.get(place, ()):
             self.missing[user, number] &= ~(1 << place)
             if not self.missing[user, number] and user not in self.taken:
                 self.offer(user, number)
 
     def offer(self, place: int, number: int) -> None:
-        option = self.table.options[place][number]
+        option = self.options[place][number]
         if self.tree:
             below = sum(self.costs[other] for other in bits(option.needs))
         else:
-            below = sum(self.taken[other].cost for other in bits(self.union(option)))
+            below = sum(self.taken[other].cost for other in bits(self.below(option)))
         heapq.heappush(self.heap, (option.cost + below, place, number))
 
-    def union(self, option: Option) -> int:
-        union = 0
-        for other in bits(option.needs):
-            union |= self.sets[other]
-        return union
+    def below(self, option: Option) -> int:
+        return union(self.sets[other] for other in bits(option.needs))

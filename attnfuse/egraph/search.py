@@ -27,7 +27,7 @@ class Search:
         limits: what saturation may use.
         count: how many candidates are wanted.
         judge: looks at whole candidates; see `extract`.
-        budget: how many states extraction may search.
+        budget: how many sets of classes extraction may look at.
     """
 
     roots: tuple[Term, ...]
@@ -38,7 +38,7 @@ class Search:
     limits: Limits | None = None
     count: int = 1
     judge: Judge | None = None
-    budget: int = 100_000
+    budget: int = 20_000
 
     def run(self) -> Found:
         """Do it.
