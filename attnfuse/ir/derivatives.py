@@ -49,6 +49,11 @@ def _where(term: Term) -> tuple[Term | None, ...]:
     return (None, ir.where(condition, _ONE, zero), ir.where(condition, zero, _ONE))
 
 
+def _cast(term: Term) -> tuple[Term | None, ...]:
+    kinds = (term.type.dtype, term.operands[0].type.dtype)
+    return (_ONE if all(dtype.is_float for dtype in kinds) else None,)
+
+
 PARTIALS: dict[str, Partials] = {
     "add": lambda term: (_ONE,) * len(term.operands),
     "mul": _mul,
@@ -63,6 +68,6 @@ PARTIALS: dict[str, Partials] = {
     "sigmoid": _unary(lambda x, y: ir.mul(y, ir.sub(_ONE, y))),
     "sqrt": _unary(lambda x, y: ir.div(ir.const(0.5), y)),
     "where": _where,
-    "cast": _unary(lambda x, y: _ONE),
+    "cast": _cast,
 }
 """The partial derivatives by the name of the op."""
