@@ -107,7 +107,6 @@ def where(condition: Term, yes: Term, no: Term) -> Term:
 @normal("mask")
 def mask(scores: Term, visible: Term) -> Term:
     """The scores where ``visible`` holds, −∞ elsewhere."""
-    visible = unpack(visible)
     if visible is TRUE:
         return scores
     return make(OPS["mask"], (scores, pack(visible) if is_closed(visible) else visible))
