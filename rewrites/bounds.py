@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis
@@ -30,6 +31,7 @@ def least(term: Term, is_natural: IsNatural = lambda tensor: False) -> int | Non
     return constant
 
 
+@lru_cache(maxsize=256)  # the same mask stands in every layer, and in many forms of one
 def always(predicate: Term) -> bool:
     """Whether a closed predicate holds for all positions and lengths, as far as can be proved."""
     return all(map(_holds, ir.conjuncts(ir.unpack(predicate))))

@@ -62,8 +62,9 @@ class Best:
             for place, options in enumerate(table.reduced)
             if not table.free >> place & 1
         }
-        inside = below(self.options, {place: 1 << place for place in self.options})
+        inside = below(self.options)
         self.reach = {place: inside[place] | 1 << place for place in inside}
+        self.rank = {place: reach.bit_count() for place, reach in self.reach.items()}
         self.cyclic = {place for place in inside if inside[place] >> place & 1}
         self.solved: dict[tuple[int, Taken], list[Solution]] = {}
 
@@ -118,7 +119,7 @@ class Best:
 
     def branch(self, pending: int, taken: Taken) -> list[Solution]:
         """Try all options of the topmost class; nothing that is chosen for later can need it."""
-        place = max(bits(pending), key=lambda at: self.reach[at].bit_count())
+        place = max(bits(pending), key=self.rank.__getitem__)
         done = union(1 << at for at, _ in taken)
         found: list[Solution] = []
         for option in self.options[place]:
@@ -134,6 +135,8 @@ class Best:
 
     def relevant(self, pending: int, taken: Taken) -> Taken:
         """The choices for classes that pending ones can still lead back to."""
+        if not taken:
+            return ()
         reach = union(self.reach[place] for place in bits(pending))
         return tuple(each for each in taken if reach >> each[0] & 1)
 

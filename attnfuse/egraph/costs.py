@@ -20,11 +20,21 @@ It depends on the e-node and on what is known of it and its operands; never nega
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One e-node of a class: its number, its own cost, and the set of the classes it needs."""
+    """One e-node of a class: its number, its own cost, and the classes it needs.
+
+    These are given twice: as a set, and one by one.
+    """
 
     node: int
     cost: float
     needs: int
+    places: tuple[int, ...]
+
+
+def option(node: int, cost: float, places: Iterable[int]) -> Option:
+    """An e-node that needs these classes."""
+    once = tuple(dict.fromkeys(places))
+    return Option(node, cost, union(1 << place for place in once), once)
 
 
 def bits(classes: int) -> Iterator[int]:
@@ -61,10 +71,11 @@ class Table:
         self._collect(graph, roots, cost)
         self.roots = [self.places[graph.find(root)] for root in roots]
         self.free = self._free()
-        self.reduced = [
-            [Option(each.node, each.cost, each.needs & ~self.free) for each in options]
-            for options in self.options
-        ]
+        self.reduced = [list(map(self._reduced, options)) for options in self.options]
+
+    def _reduced(self, given: Option) -> Option:
+        kept = (place for place in given.places if not self.free >> place & 1)
+        return option(given.node, given.cost, kept)
 
     def _collect(self, graph: EGraph, roots: Sequence[int], cost: Cost) -> None:
         todo = list(dict.fromkeys(map(graph.find, roots)))
@@ -75,14 +86,13 @@ class Table:
                 own = cost(graph.choice(node))
                 if own is None or math.isinf(own):
                     continue
-                needs = 0
-                for operand in map(graph.find, graph.node(node).operands):
+                operands = list(map(graph.find, graph.node(node).operands))
+                for operand in operands:
                     if operand not in self.places:
                         self.places[operand] = len(todo)
                         todo.append(operand)
-                    needs |= 1 << self.places[operand]
-                options.append(Option(node, own, needs))
-            self.options.append(sorted(options, key=lambda option: option.cost))
+                options.append(option(node, own, map(self.places.__getitem__, operands)))
+            self.options.append(sorted(options, key=lambda each: each.cost))
 
     def _free(self) -> int:
         every = dict(enumerate(self.options))
@@ -110,19 +120,18 @@ def must(options: Options) -> dict[int, int]:
 
     def meet(place: int, sets: dict[int, int]) -> int:
         met = everything if options[place] else 0
-        for option in options[place]:
-            met &= union(sets[other] for other in bits(option.needs))
+        for each in options[place]:
+            met &= union(sets[other] for other in each.places)
         return met | 1 << place
 
     return _fixpoint(options, everything, meet)
 
 
-def below(options: Options, also: dict[int, int]) -> dict[int, int]:
-    """For each class the union, over all that some choice for it needs, of `also`."""
+def below(options: Options) -> dict[int, int]:
+    """For each class the set of those that some choice for it, and for these, may need."""
 
     def reach(place: int, sets: dict[int, int]) -> int:
-        needs = union(option.needs for option in options[place])
-        return union(sets[other] | also[other] for other in bits(needs))
+        return union(sets[o] | 1 << o for each in options[place] for o in each.places)
 
     return _fixpoint(options, 0, reach)
 

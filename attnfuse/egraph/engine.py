@@ -22,7 +22,7 @@ from attnfuse.ir.axes import Axis, DType, Type
 from attnfuse.ir.normal import construct
 from attnfuse.ir.op import Op
 from attnfuse.ir.packing import is_closed
-from attnfuse.ir.term import Attribute, Term, identity, make, walk
+from attnfuse.ir.term import Attribute, Term, identity, make
 
 Key = tuple[object, ...]
 
@@ -155,10 +155,16 @@ class EGraph:
 
     def add(self, root: Term) -> int:
         """The number of a term, which is entered unless it is known. Leaves stand for classes."""
-        if root not in self._ids:
-            for term in walk(root):
-                if term not in self._ids:
-                    self._ids[term] = self._enter(term)
+        todo = [root]
+        while todo:
+            term = todo[-1]
+            missing = [each for each in term.operands if each not in self._ids]
+            if missing:
+                todo += missing
+                continue
+            if term not in self._ids:
+                self._ids[term] = self._enter(term)
+            todo.pop()
         return self._ids[root]
 
     def union(self, one: int, other: int, reason: Reason | str) -> bool:

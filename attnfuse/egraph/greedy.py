@@ -9,7 +9,6 @@ is still seen by each class alone, and so can be missed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 from attnfuse.egraph.costs import Option, Options, bits, union
 
@@ -17,18 +16,6 @@ from attnfuse.egraph.costs import Option, Options, bits, union
 def greedy(options: Options, *, tree: bool = False) -> dict[int, Option]:
     """The option that each class takes; classes without any usable form are left out."""
     return _Greedy(options, tree).run()
-
-
-def needed(choice: dict[int, Option], roots: Iterable[int]) -> dict[int, None]:
-    """All classes that the roots need with these choices."""
-    found = dict.fromkeys(roots)
-    todo = list(found)
-    for place in todo:  # grows while it is walked
-        for other in bits(choice[place].needs):
-            if other not in found:
-                found[other] = None
-                todo.append(other)
-    return found
 
 
 class _Greedy:
@@ -45,7 +32,7 @@ class _Greedy:
         for place, options in self.options.items():
             for number, option in enumerate(options):
                 self.missing[place, number] = option.needs
-                for other in bits(option.needs):
+                for other in option.places:
                     self.users.setdefault(other, []).append((place, number))
                 if not option.needs:
                     self.offer(place, number)
@@ -66,10 +53,10 @@ class _Greedy:
     def offer(self, place: int, number: int) -> None:
         option = self.options[place][number]
         if self.tree:
-            below = sum(self.costs[other] for other in bits(option.needs))
+            below = sum(self.costs[other] for other in option.places)
         else:
             below = sum(self.taken[other].cost for other in bits(self.below(option)))
         heapq.heappush(self.heap, (option.cost + below, place, number))
 
     def below(self, option: Option) -> int:
-        return union(self.sets[other] for other in bits(option.needs))
+        return union(self.sets[other] for other in option.places)
