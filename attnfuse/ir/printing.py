@@ -78,7 +78,8 @@ def _leaf(term: Term) -> str | None:
 
 def _form(form: Term, tensors: list[str]) -> str:
     def inner(term: Term) -> str:
-        return tensors[term.integer("position")] if term.op.name == "slot" else _spell(term, inner)
+        place = term.integer("position") if term.op.name == "slot" else len(tensors)
+        return tensors[place] if place < len(tensors) else _spell(term, inner)
 
     return inner(form)
 
@@ -97,7 +98,7 @@ def _sum(term: Term, inner: Spell) -> str:
 
 def _bracket(term: Term, inner: Spell) -> str:
     spelled = inner(term)
-    named = term.op.name != "indexed" and spelled.startswith("%")
+    named = spelled.startswith("%") and spelled[1:].isdigit()
     return f"({spelled})" if term.op.name in _INFIX and not named else spelled
 
 

@@ -6,7 +6,7 @@ from attnfuse.errors import AttnFuseError, MalformedProgram
 from attnfuse.ir.normal import rebuild
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.program import Program
-from attnfuse.ir.term import Term
+from attnfuse.ir.term import Term, walk
 
 
 def verify(program: Program) -> None:
@@ -30,6 +30,8 @@ def _problem(term: Term, program: Program) -> str | None:
         return "a slot stands outside of a form"
     if name == "input" and term not in program.inputs:
         return "the program has no such input"
+    if name == "indexed" and (mismatch := _slot_problem(term)):
+        return mismatch
     try:
         again = rebuild(term, term.operands)
         inferred = term.op.infer(term)
@@ -38,3 +40,16 @@ def _problem(term: Term, program: Program) -> str | None:
     if inferred != term.type:
         return f"its type is {term.type}, and its operands make it {inferred}"
     return None if again is term else f"its normal form is {again}"
+
+
+def _slot_problem(term: Term) -> str | None:
+    for slot in walk(term.form()):
+        if slot.op.name != "slot":
+            continue
+        place = slot.integer("position")
+        if place >= len(term.operands):
+            return f"slot {place} of its form has no operand"
+        operand = term.operands[place]
+        if operand.type != slot.type:
+            return f"slot {place} of its form is {slot.type}, and the operand is {operand.type}"
+    return None
