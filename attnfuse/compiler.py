@@ -9,7 +9,7 @@ Each thing between arrows is a value that prints itself and hangs off `Compiled`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +125,6 @@ class Compiled:
 
     def explain(self) -> str:
         """What the compiler did, as text."""
-        tool = self.source.text.count("\n")
         lines = [
             f"{self.program.name} on {self.device.title} ({self.device.arch})",
             "",
@@ -137,9 +136,20 @@ class Compiled:
             "plan",
             _indented(self.plan),
             "",
-            f"program: {tool} lines of TileLang, {self.source.digest}",
+            "made",
+            *(f"  {line}" for line in self._made()),
         ]
         return "\n".join(lines)
+
+    def _made(self) -> Iterator[str]:
+        """What exists so far: nothing is made before it is asked for."""
+        yield f"{_lines(self.source.text)} lines of TileLang, {self.source.digest}"
+        if "lowered" in self.__dict__:
+            lowered = self.lowered
+            shared = f", {lowered.shared_memory} bytes of shared memory"
+            yield f"{_lines(lowered.text)} lines of {lowered.extension}{shared}"
+        if "kernel" in self.__dict__:
+            yield f"a kernel in this process, built in {folder_of(self.source.digest)}"
 
     def __str__(self) -> str:
         return self.explain()
@@ -177,6 +187,10 @@ def _dump(source: Source, name: str, text: str) -> None:
         folder = Path(root) / f"{source.name}-{source.device.name}-{source.digest[:8]}"
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / name, text)
+
+
+def _lines(text: str) -> int:
+    return text.count("\n")
 
 
 def _indented(value: object) -> str:

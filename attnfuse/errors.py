@@ -195,6 +195,12 @@ class Misaligned(AttnFuseError, ValueError):
     )
 
 
+class NoTensorData(AttnFuseError, ValueError):
+    """A variant was called with meta tensors."""
+
+    message = "{variant}: meta tensors have no data to compute with; use .compile(…) or .trace(…)"
+
+
 class NoBackward(AttnFuseError, NotImplementedError):
     """A tensor requires a gradient, and kernels have no backward pass yet."""
 

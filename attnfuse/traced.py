@@ -191,11 +191,9 @@ class Here(Traced):
         return f"af.{self._name}"
 
 
-def _batch(current: Scope) -> Term:
-    return ir.index("b", current.batch)
-
-
-b = Here("b", _batch)
+# Indices of the score at hand, and the lengths. A head is a query head; over several batch axes
+# the batch index counts in row-major order.
+b = Here("b", lambda current: ir.index("b", current.batch))
 h = Here("h", lambda current: ir.index("h", current.heads))
 q = Here("q", lambda current: ir.index("q", (current.queries,)))
 k = Here("k", lambda current: ir.index("k", (current.keys,)))

@@ -40,7 +40,7 @@ class Variant:
 
     def __init__(self, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
-        self.name = function.__name__
+        self.name = function.__name__ if function.__name__.isidentifier() else "variant"
         self._function = function
         self._parameters = inspect.signature(function)
         self._roles = roles(function)

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnfuse.backends.reference import evaluate
 from attnfuse.backends.tilelang.toolchain import missing_tool
 from attnfuse.compiler import Compiled
-from attnfuse.errors import NoBackward, NoToolchain
+from attnfuse.errors import NoBackward, NoTensorData, NoToolchain
 from attnfuse.ir.axes import Symbol
 from attnfuse.ir.binding import bind_sizes
 from attnfuse.settings import get_settings
@@ -25,10 +25,13 @@ def call(compiled: Compiled, tensors: Mapping[str, Tensor]) -> Outputs:
 
     Raises:
         WrongShape: sizes don't fit each other.
+        NoTensorData: the tensors are on the meta device.
         NoBackward: a tensor requires a gradient.
         NoToolchain: nothing can be built here, and the scores are too many
             for the reference backend.
     """
+    if any(tensor.is_meta for tensor in tensors.values()):
+        raise NoTensorData(variant=compiled.program.name)
     sizes = bind_sizes(compiled.program, {name: tuple(t.shape) for name, t in tensors.items()})
     _refuse_gradients(compiled.program.name, tensors)
     problem = missing_tool(compiled.device)

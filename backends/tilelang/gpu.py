@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnfuse.backends.tilelang.header import tensors
 from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, fill_empty
 from attnfuse.backends.tilelang.lower import import_tilelang, load, pass_configs, target_of
 from attnfuse.backends.tilelang.source import Source
@@ -34,11 +35,11 @@ class GpuKernel:
         Runs on the tensors' device and its current stream.
 
         Raises:
-            Misaligned: rows of a query, key or value don't start at multiples of 16 bytes.
+            Misaligned: rows of a query, key, value or output don't start at multiples of 16 bytes.
         """
         inputs = [given[parameter.name].detach() for parameter in self.plan.parameters]
         outputs = empty_outputs(self.plan, given, sizes, _WORDS)
-        for parameter, tensor in zip(self.plan.parameters, inputs, strict=True):
+        for parameter, tensor in zip(tensors(self.plan), (*inputs, *outputs), strict=True):
             _check_alignment(self.plan, parameter, tensor)
         if any(0 in tensor.shape for tensor in (*inputs, *outputs)):
             fill_empty(self.plan, outputs)  # copy engines take no empty tensors

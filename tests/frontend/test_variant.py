@@ -235,6 +235,12 @@ def test_what_no_kernel_covers_is_refused_with_the_term() -> None:
     torch.testing.assert_close(out, 2.0 * plain.reference(q, q, q))  # pyright: ignore
 
 
+def test_a_lambda_is_a_variant_too() -> None:
+    variant = af.variant(lambda q, k, v: af.attend(af.softmax(af.scores(q, k)), v))
+    q = torch.randn(1, 1, 4, 8)
+    assert "def variant(" in variant.source(q, q, q)
+
+
 def test_captured_sizes_are_learnt_from_rope() -> None:
     @af.variant
     def rotated(

@@ -167,16 +167,29 @@ def test_output_lies_in_memory_like_the_query() -> None:
 
 
 def test_unused_keys_may_hold_anything() -> None:
-    """What is hidden for every query never reaches a result, not even as NaN times 0."""
+    """What is hidden never reaches a score, not even as NaN, nor with any weight a result."""
     case = next(case for case in CASES if case.name == "padded")
     generator = torch.Generator().manual_seed(0)
     tensors, _ = case.inputs(Sizes(2, 40, 300), torch.float32, generator)
     lengths = torch.tensor([20, 33], dtype=torch.int32)
     clean = case.variant(*tensors, lengths)
     for entry, length in enumerate(lengths):
-        tensors[1][entry, :, length:] = 1e4
+        tensors[1][entry, :, length:] = float("nan")
+        tensors[2][entry, :, length:] = 1e30
     dirty = case.variant(*tensors, lengths)
     assert torch.equal(clean[0], dirty[0]) and torch.equal(clean[1], dirty[1])
+
+
+def test_a_mask_that_is_false_everywhere_gives_nothing() -> None:
+    @af.variant
+    def blind(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+        s = af.mask(af.scores(q, k), False)
+        return af.attend(af.softmax(s), v), af.lse(s)
+
+    q = torch.randn(1, 1, 70, 16)
+    out, lse = blind(q, q, q)
+    assert torch.equal(out, torch.zeros_like(q))
+    assert torch.equal(lse, torch.full((1, 1, 70), float("-inf")))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import attnfuse as af
 from attnfuse.devices import find_device
-from attnfuse.errors import BuildFailed, NoBackward, NoToolchain, WrongArgument
+from attnfuse.errors import BuildFailed, NoBackward, NoTensorData, NoToolchain, WrongArgument
 from attnfuse.runtime import cache, dispatch
 
 
@@ -73,6 +73,14 @@ def test_without_a_compiler_large_scores_are_refused() -> None:
         variant(*(tensor[:, :, :64] for tensor in tensors))
     with af.use(cxx=None, reference_limit=0):
         variant(*tensors)
+
+
+def test_meta_tensors_are_compiled_for_and_not_run() -> None:
+    variant = fresh(10.0)
+    meta = [tensor.to("meta") for tensor in qkv()]
+    assert variant.compile(*meta).device.name == "cpu"
+    with pytest.raises(NoTensorData, match=r"capped: meta tensors have no data.*\.compile"):
+        variant(*meta)
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
@@ -194,6 +202,8 @@ def test_explain_and_source_show_what_runs() -> None:
     folder = cache.folder_of(variant.compile(*tensors).source.digest)
     variant(*tensors)
     assert (folder / "program.py").read_text() == source
+    built = variant.explain(*tensors)
+    assert "lines of cpp, 0 bytes of shared memory" in built and str(folder) in built
     assert "capped_kernel" in variant.source(*tensors, lang="target")
     with pytest.raises(WrongArgument, match=r"lang is fortran; give 'tilelang' or 'target'"):
         variant.source(*tensors, lang="fortran")
