@@ -146,7 +146,10 @@ class World:
         if sort == "predicate":
             return ir.pack(self.predicate())
         if sort in ("query", "key", "value", "output"):
-            return ir.pack(self.gain("d" if sort in ("query", "key") else "e"))
+            at = self.index(AXES[sort][-2])
+            by_position = self.chance(0.2)
+            gain = ir.gather(self.captured(8), at) if by_position else self.gain(AXES[sort][-1])
+            return ir.pack(gain)
         names = [name for name in ("q", "k") if name in AXES[sort]]
         return ir.pack(self.bias(names) if names else self.per_head())
 
