@@ -17,6 +17,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from attnfuse.cli import main
 
 
@@ -35,16 +37,12 @@ def run_python(options: dict[str, str], text: str, namespace: dict[str, Any]) ->
     source = Path(f"block_{len(list(Path().glob('block_*')))}.py")
     source.write_text(text, "utf-8")
     code = compile(text, str(source.absolute()), "exec")
-    if "raises" not in options:
-        exec(code, namespace)
-        return
-    try:
-        exec(code, namespace)
-    except Exception as error:
-        assert type(error).__name__ == options["raises"], error
-        assert str(source) in str(error), error
+    if "raises" in options:
+        with pytest.raises(Exception, match=re.escape(str(source))) as caught:
+            exec(code, namespace)
+        assert caught.type.__name__ == options["raises"]
     else:
-        raise AssertionError(f"{options['raises']} was not raised by\n{text}")
+        exec(code, namespace)
 
 
 def run_console(text: str) -> None:
