@@ -34,6 +34,8 @@ class KeyRange:
 
 def key_range(visible: Term, kv_len: Term) -> KeyRange:
     """The range of keys outside of which ``visible``, a closed predicate, is false."""
+    if visible is ir.FALSE:
+        return KeyRange(ir.const(0), ir.const(0))
     firsts, ends = [ir.const(0)], [kv_len]
     for predicate in ir.conjuncts(visible):
         bound = _bound(predicate)
