@@ -36,10 +36,10 @@ def layers(count: int) -> Term:
     """Attention over attention: scaled, rotated, masked twice, with a residual."""
     b, hk, q = Axis("b", Symbol("batch")), Axis("hk", 8), Axis("q", Symbol("q_len"))
     k, e = Axis("k", Symbol("kv_len")), Axis("e", 64)
-    tables = [
+    cos, sin = (
         ir.input_(name, "captured", DType.float32, [Axis(f"{name}.0", 4096), Axis(f"{name}.1", 32)])
         for name in ("cos", "sin")
-    ]
+    )
     rows, columns = ir.index("q", [q]), ir.index("k", [k])
     x = ir.input_("x", "query", DType.float16, [b, hk, q, e])
     for layer in range(count):
@@ -47,8 +47,8 @@ def layers(count: int) -> Term:
             ir.input_(f"{name}{layer}", role, DType.float16, [b, hk, k, e])
             for name, role in (("k", "key"), ("v", "value"))
         )
-        query = ir.rotate(ir.mul(ir.const(0.5), x), *tables, rows, "half")
-        turned = ir.rotate(ir.mul(ir.const(2.0), key), *tables, columns, "half")
+        query = ir.rotate(ir.mul(ir.const(0.5), x), cos, sin, rows, "half")
+        turned = ir.rotate(ir.mul(ir.const(2.0), key), cos, sin, columns, "half")
         s = ir.mul(ir.const(0.125), ir.contract(query, turned, over="e", dtype=DType.float32))
         s = ir.mul(ir.const(50.0), ir.unary["tanh"](ir.mul(ir.const(0.02), s)))
         s = ir.mask(ir.mask(s, ir.le(columns, rows)), ir.le(rows, ir.add(columns, ir.const(1024))))

@@ -140,11 +140,28 @@ def _fixpoint(
     options: Options, start: int, combine: Callable[[int, dict[int, int]], int]
 ) -> dict[int, int]:
     sets = dict.fromkeys(options, start)
+    order = _operands_first(options)
     changed = True
-    while changed:
+    while changed:  # once more than needed, and oftener only where classes need each other
         changed = False
-        for place in reversed(options):  # mostly, operands have higher numbers than their users
+        for place in order:
             found = combine(place, sets)
             changed |= found != sets[place]
             sets[place] = found
     return sets
+
+
+def _operands_first(options: Options) -> list[int]:
+    """All classes, as far as possible after those that they need."""
+    order: dict[int, None] = {}
+    entered: set[int] = set()
+    todo = list(reversed(options))
+    while todo:
+        place = todo[-1]
+        if place not in entered:
+            entered.add(place)
+            needs = (other for each in options[place] for other in each.places)
+            todo += [other for other in needs if other not in entered]
+        else:
+            order[todo.pop()] = None
+    return list(order)

@@ -21,12 +21,14 @@ class Instance(NamedTuple):
     operands: tuple[tuple[Found, int], ...]
 
 
+_TERM, _CLOSED, _REST = Kind.term, Kind.closed, Kind.rest  # looking them up in the enum is slow
+
 Found = int | Instance
 """What matched: an e-node, or one that is still to be entered."""
 
 
 def matches(graph: EGraph, pattern: Node, number: int) -> Iterator[tuple[Found, Bindings]]:
-    """Every way in which an e-node matches a pattern."""
+    """Every way in which an e-node of the pattern's op matches it."""
     return _node(graph, pattern, number, {})
 
 
@@ -43,9 +45,9 @@ def handles(graph: EGraph, rule: Rule, given: Bindings) -> dict[str, Any]:
     values = dict(given)
     for name, value in given.items():
         kind = rule.kinds[name]
-        if kind in (Kind.term, Kind.closed):
+        if kind is _TERM or kind is _CLOSED:
             values[name] = graph.handle(value)
-        elif kind is Kind.rest:
+        elif kind is _REST:
             values[name] = tuple(map(graph.handle, value))
     return values
 
@@ -58,9 +60,9 @@ def signature(graph: EGraph, rule: Rule, number: int, given: Bindings) -> tuple[
 def _plain(graph: EGraph, rule: Rule, binding: tuple[str, Any]) -> object:
     name, value = binding
     kind = rule.kinds[name]
-    if kind in (Kind.term, Kind.closed):
+    if kind is _TERM or kind is _CLOSED:
         return graph.find(value)
-    return tuple(sorted(map(graph.find, value))) if kind is Kind.rest else identity(value)
+    return tuple(sorted(map(graph.find, value))) if kind is _REST else identity(value)
 
 
 def _class(
@@ -68,7 +70,8 @@ def _class(
 ) -> Iterator[tuple[Found, Bindings]]:
     if isinstance(pattern, Node):
         for member in graph.members(number):
-            yield from _node(graph, pattern, member, given)
+            if graph.node(member).op.name == pattern.op:
+                yield from _node(graph, pattern, member, given)
         return
     closed = graph.closed(number)
     if isinstance(pattern, Number):
@@ -79,7 +82,7 @@ def _class(
         if closed is not None and value is not None:
             for _, extended in _bind(pattern.name, value, identity, given):
                 yield closed, extended
-    elif pattern.kind is not Kind.closed or closed is not None:
+    elif pattern.kind is not _CLOSED or closed is not None:
         yield from _bind(pattern.name, number if closed is None else closed, graph.find, given)
 
 
@@ -100,8 +103,6 @@ def _node(
     graph: EGraph, pattern: Node, number: int, given: Bindings
 ) -> Iterator[tuple[Found, Bindings]]:
     node = graph.node(number)
-    if node.op.name != pattern.op:
-        return
     for name, wanted in pattern.attributes:
         value = node.attributes[node.op.attributes.index(name)]
         if not isinstance(wanted, Var):
@@ -155,7 +156,7 @@ def _unordered(
 
 
 def _is_rest(pattern: Pattern) -> bool:
-    return isinstance(pattern, Var) and pattern.kind is Kind.rest
+    return isinstance(pattern, Var) and pattern.kind is _REST
 
 
 def _rest(

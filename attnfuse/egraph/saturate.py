@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
+from typing import NamedTuple
 
 from attnfuse.egraph.engine import EGraph
 from attnfuse.egraph.flatten import FLATTEN
@@ -98,8 +99,7 @@ def saturate(graph: EGraph, rules: RuleSet | Schedule, limits: Limits | None = N
     return _Saturation(graph, limits or Limits()).run(schedule)
 
 
-@dataclass(frozen=True)
-class _Match:
+class _Match(NamedTuple):
     rule: Rule
     found: Found
     at: int
