@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from small_terms import KV_LEN, Q_LEN, D, K, Q, b, k, q, table, tensor
@@ -20,6 +21,8 @@ from attnfuse.ir.op import Op
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Attribute, Term, make, walk
+
+ROOT = Path(__file__).parents[2]
 
 SAMPLE = """
 from attnfuse.ir import build as ir
@@ -159,7 +162,9 @@ def _elsewhere(seed: str, code: str) -> list[str]:
     """What ``code`` prints in another process, after the sample is made."""
     environment = os.environ | {"PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", SAMPLE + code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 
