@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from attnfuse.egraph.rule import rule
     from attnfuse.plugins import use_rules
     from attnfuse.settings import Settings, get_settings, use
-    from attnfuse.tables import rope_tables
+    from attnfuse.tables import (
+        DynamicNtkScaling,
+        LinearScaling,
+        Llama3Scaling,
+        NtkScaling,
+        RopeScaling,
+        YarnScaling,
+        rope_tables,
+    )
     from attnfuse.traced import (
         Captured,
         Key,
@@ -56,12 +64,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Captured",
+    "DynamicNtkScaling",
     "Key",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NtkScaling",
     "Query",
+    "RopeScaling",
     "Settings",
     "Traced",
     "Value",
     "Variant",
+    "YarnScaling",
     "__version__",
     "attend",
     "b",
@@ -99,12 +113,18 @@ __all__ = [
 # Type checkers read the imports above, Python reads this; a test holds the two together.
 _MODULES = {
     "Captured": "attnfuse.traced",
+    "DynamicNtkScaling": "attnfuse.tables",
     "Key": "attnfuse.traced",
+    "LinearScaling": "attnfuse.tables",
+    "Llama3Scaling": "attnfuse.tables",
+    "NtkScaling": "attnfuse.tables",
     "Query": "attnfuse.traced",
+    "RopeScaling": "attnfuse.tables",
     "Settings": "attnfuse.settings",
     "Traced": "attnfuse.traced",
     "Value": "attnfuse.traced",
     "Variant": "attnfuse.variant",
+    "YarnScaling": "attnfuse.tables",
     "attend": "attnfuse.blocks",
     "b": "attnfuse.traced",
     "bias": "attnfuse.blocks",
