@@ -70,8 +70,29 @@ class Table:
         self.options: list[list[Option]] = []
         self._collect(graph, roots, cost)
         self.roots = [self.places[graph.find(root)] for root in roots]
+        self._must = must(dict(enumerate(self.options)))
+        self._wanted = union(self._must[root] for root in self.roots)
         self.free = self._free()
         self.reduced = [list(map(self._reduced, options)) for options in self.options]
+
+    def prune(self, bound: float) -> bool:
+        """Drop the options that no program cheaper than ``bound`` can have; whether there are any.
+
+        What an option needs in any case, and what the roots need, costs at least its cheapest.
+        """
+        least = [options[0].cost if options else math.inf for options in self.options]
+
+        def too_dear(place: int, given: Option) -> bool:
+            others = self._wanted | union(self._must[other] for other in given.places)
+            others &= ~(1 << place)
+            # a hair below, so that rounding never drops an equal one
+            return (given.cost + sum(least[at] for at in bits(others))) * (1 - 1e-12) > bound
+
+        before = sum(map(len, self.reduced))
+        for place, options in enumerate(self.options):
+            kept = (each for each in options if not too_dear(place, each))
+            self.reduced[place] = list(map(self._reduced, kept))
+        return sum(map(len, self.reduced)) < before
 
     def _reduced(self, given: Option) -> Option:
         kept = (place for place in given.places if not self.free >> place & 1)
@@ -95,16 +116,13 @@ class Table:
             self.options.append(sorted(options, key=lambda each: each.cost))
 
     def _free(self) -> int:
-        every = dict(enumerate(self.options))
-        musts = must(every)
-        wanted = union(musts[root] for root in self.roots)
         free, changed = 0, True
         while changed:
             changed = False
-            for place, options in reversed(every.items()):
+            for place, options in reversed(list(enumerate(self.options))):
                 if free >> place & 1 or len(options) != 1 or options[0].needs & ~free:
                     continue
-                if options[0].cost == 0 or wanted >> place & 1:
+                if options[0].cost == 0 or self._wanted >> place & 1:
                     free |= 1 << place
                     changed = True
         return free

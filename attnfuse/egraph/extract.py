@@ -2,8 +2,8 @@
 
 `best` finds the cheapest choices; here they become terms, which are compared,
 shown to the caller's judge, and ranked. When the search runs out of its
-budget, the greedy answer serves, too; whether the result is proved best is
-always said.
+budget, the greedy answer serves as a bound for a second try, and else as the
+answer; whether the result is proved best is always said.
 """
 
 from __future__ import annotations
@@ -89,11 +89,15 @@ def extract(
     table = Table(graph, roots, cost)
     chosen = _Chosen(graph, roots, table, judge, count)
     try:
-        explored = _consider_best(chosen, table, count, budget)
+        return chosen.extraction(_consider_best(chosen, table, count, budget), proved=True)
     except OutOfBudget:
-        chosen.consider(_greedy(graph, roots, table))
-        return chosen.extraction(budget, proved=False)
-    return chosen.extraction(explored, proved=True)
+        bound = chosen.consider(_greedy(graph, roots, table))
+    try:  # once more, when the greedy answer leaves less to look at
+        if count == 1 and judge is None and table.prune(bound):
+            return chosen.extraction(_consider_best(chosen, table, count, budget), proved=True)
+    except OutOfBudget:
+        pass
+    return chosen.extraction(budget, proved=False)
 
 
 def _consider_best(chosen: _Chosen, table: Table, count: int, budget: int) -> int:
@@ -179,15 +183,17 @@ class _Chosen:
         self.found: dict[tuple[Term, ...], Candidate] = {}
         self.rejected: set[tuple[Term, ...]] = set()
 
-    def consider(self, choice: dict[int, Option]) -> None:
+    def consider(self, choice: dict[int, Option]) -> float:
+        """Keep what these choices make, unless it is known or rejected; what it costs."""
         candidate = self.builder.candidate(choice)
         if candidate.terms in self.found or candidate.terms in self.rejected:
-            return
+            return candidate.cost
         judged = candidate.cost if self.judge is None else self.judge(candidate)
         if judged is None:
             self.rejected.add(candidate.terms)
         else:
             self.found[candidate.terms] = replace(candidate, judged=judged)
+        return candidate.cost
 
     def extraction(self, explored: int, *, proved: bool) -> Extraction:
         if not self.found:

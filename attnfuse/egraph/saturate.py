@@ -156,10 +156,10 @@ class _Saturation:
 
     def search(self, rule: Rule, within: list[set[int]] | None) -> Iterator[_Match]:
         """The new matches of a rule; only where something changed that it could see."""
-        self.check_time()
         start = perf_counter()
         places = None if within is None else within[depth(rule.left)]
         for number in self.graph.having(rule.left.op):
+            self.check_time()
             if places is None or self.graph.find(number) in places:
                 for found, given in matches(self.graph, rule.left, number):
                     key = signature(self.graph, rule, number, given)

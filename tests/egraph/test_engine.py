@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -95,6 +96,30 @@ def test_every_step_of_a_derivation_is_one_given_equation_at_one_place(toy: Toy)
             assert _one_step(before, after, given_pairs), (str(before), str(after))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_derivation_never_comes_back_to_a_term(seed: int) -> None:
+    """Many congruences, found one after another: their paths go to and fro."""
+    random = Random(seed)
+    every = [make(OPS["div"], (a, b)) for a in LEAVES for b in LEAVES]
+    terms = random.sample(every, random.randint(3, 9))
+    pairs = [(a, b) for a, b in (random.sample(LEAVES, 2) for _ in range(3))]
+    graph = EGraph()
+    for term in terms[: len(terms) // 2]:
+        graph.add(term)
+    for one, other in pairs:
+        graph.union(graph.add(one), graph.add(other), "given")
+        graph.rebuild()
+    numbers = [graph.add(term) for term in terms]
+    both_ways = {*pairs, *((b, a) for a, b in pairs)}
+    for one, other in combinations(numbers, 2):
+        if graph.find(one) == graph.find(other):
+            derivation = derive(graph, one, other)
+            chain = [derivation.start, *(step.term for step in derivation.steps)]
+            assert (chain[0], chain[-1]) == (graph.term(one), graph.term(other))
+            assert len(set(chain)) == len(chain)
+            assert all(_one_step(a, b, both_ways) for a, b in pairwise(chain))
+
+
 def _one_step(before: Term, after: Term, pairs: set[tuple[Term, Term]]) -> bool:
     if (before, after) in pairs:
         return True
@@ -118,6 +143,7 @@ def test_operands_of_a_flat_op_have_no_order() -> None:
     graph.union(graph.add(Y), graph.add(Z), "given")
     graph.rebuild()
     assert graph.find(one) == graph.find(other)
+    assert len(derive(graph, one, other).steps) == 2
 
 
 def test_attributes_of_different_types_differ() -> None:
@@ -137,6 +163,7 @@ def test_a_class_with_a_closed_member_is_handed_over_as_that_term() -> None:
     graph.union(number, graph.add(bias), "given")
     graph.rebuild()
     assert graph.handle(number) is bias
+    assert graph.closed(number) == graph.add(bias)
 
 
 def test_types_that_differ_are_an_error_that_shows_both_terms() -> None:

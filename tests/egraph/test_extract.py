@@ -13,6 +13,7 @@ from attnfuse.egraph.engine import EGraph
 from attnfuse.egraph.extract import Candidate, extract, extract_greedy
 from attnfuse.egraph.facts import Choice
 from attnfuse.errors import NothingToExtract
+from attnfuse.ir.axes import DType
 from attnfuse.ir.normal import construct
 from attnfuse.ir.op import Op
 from attnfuse.ir.ops import OPS
@@ -227,3 +228,43 @@ def test_cycles_are_never_extracted() -> None:
     price = {"input": 9.0, "tanh": 0.0, "exp": 0.0}
     found = extract(graph, [graph.add(inner)], lambda choice: price[choice.op.name], count=5)
     assert [str(each.terms[0]) for each in found.candidates] == ["tanh(x0)"]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_classes_that_need_each_other_are_paid_once(swapped: bool) -> None:
+    """x = tanh(y) and y = exp(x): one of them has to be a leaf, and both are needed."""
+    graph = EGraph()
+    graph.union(graph.add(X), graph.add(make(OPS["tanh"], (Y,))), "given")
+    graph.union(graph.add(Y), graph.add(make(OPS["exp"], (X,))), "given")
+    root = graph.add(make(OPS["div"], (Y, X) if swapped else (X, Y)))
+    graph.rebuild()
+
+    def price(choice: Choice) -> float:
+        leaf = 1.0 if choice.attributes[:1] == ("x0",) else 5.0
+        return leaf if choice.op.name == "input" else {"exp": 1.0}.get(choice.op.name, 0.0)
+
+    found = extract(graph, [root], price, count=9)
+    assert [each.cost for each in found.candidates] == [2.0, 5.0, 6.0]
+
+
+def test_the_greedy_answer_bounds_a_search_that_is_too_wide() -> None:
+    """Many choices that share what they need, of which one is far too dear."""
+    graph = EGraph()
+    choices: list[Term] = []
+    for n in range(16):
+        names = [f"y{n}", f"z{n}", f"y{(n + 1) % 16}", f"z{(n + 5) % 16}"]
+        x, y, z, w = (make(OPS["input"], (), (m, "query", DType.float32, ())) for m in names)
+        cheap = make(OPS["tanh"], (make(OPS["div"], (x, z)),))
+        dear = make(OPS["exp"], (make(OPS["div"], (y, w)),))
+        graph.union(graph.add(cheap), graph.add(dear), "given")
+        choices.append(cheap)
+    root = graph.add(make(OPS["add"], choices))
+    graph.rebuild()
+
+    def price(choice: Choice) -> float:
+        return {"exp": 1e6, "input": 1.0}.get(choice.op.name, 2.0)
+
+    found = extract(graph, [root], price, budget=2000)
+    assert found.proved
+    assert found.best.cost == extract_greedy(graph, [root], price).cost
+    assert not extract(graph, [root], price, budget=2000, count=2).proved
