@@ -240,11 +240,12 @@ def test_classes_that_need_each_other_are_paid_once(swapped: bool) -> None:
     graph.rebuild()
 
     def price(choice: Choice) -> float:
-        leaf = 1.0 if choice.attributes[:1] == ("x0",) else 5.0
+        leaf = 3.0 if choice.attributes[:1] == ("x0",) else 5.0
         return leaf if choice.op.name == "input" else {"exp": 1.0}.get(choice.op.name, 0.0)
 
+    assert extract(graph, [root], price).best.cost == 4.0
     found = extract(graph, [root], price, count=9)
-    assert [each.cost for each in found.candidates] == [2.0, 5.0, 6.0]
+    assert [each.cost for each in found.candidates] == [4.0, 5.0, 8.0]
 
 
 def test_the_greedy_answer_bounds_a_search_that_is_too_wide() -> None:
