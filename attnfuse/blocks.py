@@ -11,9 +11,10 @@ from typing import NoReturn
 
 from attnfuse.errors import NeedsStatic, WrongArgument
 from attnfuse.ir import build as ir
-from attnfuse.ir.axes import Axis, DType
+from attnfuse.ir.axes import DType
+from attnfuse.ir.layout import dimensions, label
 from attnfuse.ir.term import Term
-from attnfuse.traced import Traced, combine, k, kv_len, q, q_len
+from attnfuse.traced import Traced, as_term, combine, exp, k, kv_len, log, q, q_len
 
 PAIRINGS = ("half", "interleaved")
 """Which features of a head turn together: i with i + rotary_dim/2, or 2i with 2i + 1."""
@@ -122,15 +123,10 @@ def bias(s: Traced, values: Traced | float) -> Traced:
 
 def _dense(s: Traced, values: Traced) -> Traced:
     """A captured tensor laid along the last dimensions of the scores."""
-    axes = s.term.type.axes
-    heads = tuple(axis for axis in axes if axis.name in ("hk", "g"))
-    groups: list[tuple[Axis, ...]] = [(axis,) for axis in axes if axis not in heads]
-    groups.insert(len(groups) - 2, heads)
-    count = len(values.term.type.axes)
+    groups, count = dimensions(s.term.type.axes), len(values.term.type.axes)
     if count > len(groups):
         _refuse("bias", "values", f"{count} dimensions", f"at most {len(groups)}")
-    names = {heads: "h"}
-    indices = [ir.index(names.get(group, group[0].name), group) for group in groups[-count:]]
+    indices = [ir.index(label(group), group) for group in groups[-count:]]
     return Traced(ir.gather(values.term, *indices))
 
 
@@ -193,24 +189,65 @@ def _position(alignment: str) -> Traced:
     return q + (kv_len - q_len) if alignment == "bottom_right" else q + 0
 
 
-def softmax(s: Traced) -> Traced:
-    """Probabilities: softmax over the keys, 0 in a row that sees nothing."""
-    return Traced(ir.softmax(s.term))
+def softmax(s: Traced, *, sink: Traced | float | None = None) -> Traced:
+    """Probabilities: softmax over the keys, 0 in a row that sees nothing.
+
+    Args:
+        s: scores.
+        sink: a logit that takes part in the denominator only (attention sinks,
+            Xiao et al., 2023; as learnt per head in gpt-oss: ``sink[af.h]``).
+            0 gives softmax₁ (Miller, 2023). Finite; it must not depend on keys.
+
+    Raises:
+        WrongArgument: a sink that depends on keys.
+    """
+    p = Traced(ir.softmax(s.term))
+    if sink is None:
+        return p
+    # e^s / (Σ e^s + e^z) = softmax(s) · σ(lse − z): a factor for each row, outside of the loop
+    return p * combine(ir.unary["sigmoid"], lse(s) - _row(sink, "softmax"))
 
 
-def lse(s: Traced) -> Traced:
+def lse(s: Traced, *, sink: Traced | float | None = None) -> Traced:
     """The natural log-sum-exp of each row of scores: (batch, heads, q_len), float32.
 
-    −∞ in a row that sees nothing. Partial results over disjoint keys merge by it.
+    −∞ in a row that sees nothing and has no sink. Partial results over
+    disjoint keys merge by it.
+
+    Args:
+        s: scores.
+        sink: as for `softmax`.
+
+    Raises:
+        WrongArgument: a sink that depends on keys.
     """
-    return Traced(ir.logsumexp(s.term))
+    total = Traced(ir.logsumexp(s.term))
+    if sink is None:
+        return total
+    sink = _row(sink, "lse")
+    top = combine(ir.maximum, total, sink)
+    return top + log(exp(total - top) + exp(sink - top))
+
+
+def _row(sink: Traced | float, function: str) -> Traced | float:
+    """A sink: one number for each row at most."""
+    if isinstance(sink, Traced) and "k" in as_term(sink).type.names:
+        _refuse(function, "sink", sink, "a number, or an expression without af.k")
+    return sink
+
+
+def relu(s: Traced) -> Traced:
+    """max(s, 0), element by element; its square is a normaliser (Primer, So et al., 2021)."""
+    return combine(ir.maximum, s, 0.0)
 
 
 def attend(p: Traced, value: Traced) -> Traced:
-    """P · value: (batch, heads, q_len, value_dim), of the value's element type.
+    """The product p · value: (batch, heads, q_len, value_dim), of the value's element type.
 
     Args:
-        p: probabilities, made by `softmax`.
+        p: probabilities, made by `softmax`; or any other weights, such as
+            ``af.sigmoid(s)``, ``af.relu(s) * af.relu(s)``, or the scores
+            themselves (linear attention, masked by ``af.where(visible, s, 0.0)``).
         value: (batch, key heads, kv_len, value_dim).
 
     Raises:
@@ -221,7 +258,40 @@ def attend(p: Traced, value: Traced) -> Traced:
     if not {"k", "e"} <= set(value.term.type.names):
         _refuse("attend", "value", value.term, "a value")
     dtype = value.term.type.dtype
-    return Traced(ir.contract(p.term, value.term, over="k", dtype=dtype))
+    factors = p.term.operands if p.term.op.name == "mul" else (p.term,)
+    outer = [factor for factor in factors if "k" not in factor.type.names]
+    inner = ir.mul(*(factor for factor in factors if "k" in factor.type.names))
+    if not outer:
+        return Traced(ir.contract(inner, value.term, over="k", dtype=dtype))
+    # what is the same for all keys multiplies the sum; the product is rounded once
+    summed = ir.contract(inner, value.term, over="k", dtype=_accumulator(value.term))
+    return Traced(ir.cast(ir.mul(*outer, summed), dtype))
+
+
+def gate(out: Traced, values: Traced) -> Traced:
+    """The product out · σ(values), of the element type of ``out``: an output gate (as in AlphaFold 2).
+
+    Args:
+        out: an output, made by `attend`.
+        values: a captured tensor of the output's shape, or an expression.
+
+    Raises:
+        WrongArgument: a captured tensor with another number of dimensions.
+    """
+    term = as_term(values)
+    if term.op.name == "input":
+        term = _at_output(out.term, term)
+    product = ir.mul(out.term, ir.unary["sigmoid"](term))
+    return Traced(ir.cast(product, out.term.type.dtype))
+
+
+def _at_output(out: Term, tensor: Term) -> Term:
+    """A captured tensor with the dimensions of an output, read at each of its entries."""
+    groups = dimensions(out.type.axes)
+    if len(tensor.type.axes) != len(groups):
+        given = f"{len(tensor.type.axes)} dimensions"
+        _refuse("gate", "values", given, f"{len(groups)} dimensions, as the output has")
+    return ir.gather(tensor, *(ir.index(label(group), group) for group in groups))
 
 
 def _refuse(function: str, argument: str, given: object, allowed: str) -> NoReturn:

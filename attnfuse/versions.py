@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import version
 
-import attnfuse
+from attnfuse import __version__
 
 
 @cache
@@ -16,4 +16,4 @@ def tilelang_version() -> str:
 
 def version_line() -> str:
     """AttnFuse and TileLang with their versions."""
-    return f"attnfuse {attnfuse.__version__} with tilelang {tilelang_version()}"
+    return f"attnfuse {__version__} with tilelang {tilelang_version()}"

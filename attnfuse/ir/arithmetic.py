@@ -234,9 +234,28 @@ def abs_(x: Term) -> Term:
 def _unary(name: str) -> Callable[[Term], Term]:
     @normal(name)
     def constructor(x: Term) -> Term:
-        return make(OPS[name], settle(alike([x, const(0.0)])[:1]))
+        folded = _folded(name, value_of(x))
+        return make(OPS[name], settle(alike([x, const(0.0)])[:1])) if folded is None else folded
 
     return constructor
+
+
+def _folded(name: str, number: Number | None) -> Term | None:
+    """A function of a constant, where it is a number: so a masked score's sigmoid is 0."""
+    if number is None or name not in _FOLDS:
+        return None
+    try:
+        return const(_FOLDS[name](float(number)))
+    except (OverflowError, ValueError):
+        return None
+
+
+_FOLDS: dict[str, Callable[[float], float]] = {
+    "exp": math.exp,
+    "tanh": math.tanh,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "sqrt": math.sqrt,
+}
 
 
 unary = {name: _unary(name) for name in UNARY}

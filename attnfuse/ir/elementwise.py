@@ -56,8 +56,13 @@ def _infer(kinds: tuple[str, ...], result: DType | None) -> Callable[[Term], Typ
 
 
 def _combined(operands: Sequence[Term]) -> DType:
-    """The common element type. A constant has no width of its own: half a float16 is a float16."""
-    strong = [operand for operand in operands if operand.op.name != "const"] or operands
+    """The common element type.
+
+    As in torch, a scalar has no width of its own beside a tensor, and a
+    constant none beside anything: half a float16 is a float16.
+    """
+    varying = [operand for operand in operands if operand.op.name != "const"] or operands
+    strong = [operand for operand in varying if operand.type.axes] or varying
     return promote([operand.type.dtype for operand in strong])
 
 

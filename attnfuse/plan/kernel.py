@@ -6,7 +6,7 @@ for each tile of queries
         load the keys, apply their prologue
         scores = expression of the contractions, where visible, else −∞
         online softmax (Milakov & Gimelshein, 2018), accumulate P·V
-    normalise, write the outputs
+    normalise, write the outputs as their expressions say
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from attnfuse.ir.axes import DType, Size
 from attnfuse.ir.layout import Dimension, extent, label
-from attnfuse.ir.term import Term
+from attnfuse.ir.term import Term, walk
 from attnfuse.masks import KeyRange
 
 
@@ -46,15 +46,33 @@ class Parameter:
         return tuple(label(dim).removeprefix(f"{self.name}.") for dim in self.dims)
 
 
+ATTEND, LSE = 0, 1
+"""The slots of a result's expression: weights · values, and the log-sum-exp of the scores."""
+
+
 @dataclass(frozen=True)
 class Result(Parameter):
     """A tensor that a kernel writes.
 
     Attributes:
-        what: ``attend`` for P·V, ``lse`` for the log-sum-exp.
+        expression: its value, a closed term over the slots ATTEND and LSE.
     """
 
-    what: str
+    expression: Term
+
+    def __str__(self) -> str:
+        text = str(self.expression).replace(f"${ATTEND}", "attend").replace(f"${LSE}", "lse")
+        return f"{self.name} = {text}"
+
+    @property
+    def has_features(self) -> bool:
+        """Whether it has a row of features for each query, rather than one number."""
+        return self.labels[-1] == "e"
+
+    def reads(self, slot: int) -> bool:
+        """Whether its expression reads this slot."""
+        leaves = (leaf for leaf in walk(self.expression) if leaf.op.name == "slot")
+        return any(leaf["position"] == slot for leaf in leaves)
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,8 @@ class QueryMajor:
         results: what it writes, in the order of the program's outputs.
         streams: the query and key sides of each contraction over features.
         score: the score as a closed term in which slot i is contraction i.
-        visible: the closed predicate of the masks around the score.
+        normalised: whether weights are the softmax of the scores, or the scores themselves.
+        visible: the closed predicate outside of which nothing has weight.
         keys: the keys that a tile of queries has to visit.
         value: the value side of the contraction over keys.
         schedule: how to carry it out.
@@ -119,6 +138,7 @@ class QueryMajor:
     results: tuple[Result, ...]
     streams: tuple[tuple[Load, Load], ...]
     score: Term
+    normalised: bool
     visible: Term
     keys: KeyRange
     value: Load
@@ -138,10 +158,9 @@ class QueryMajor:
         lines = [f"{self.name}: query-major, {self.schedule}"]
         for place, (query, key) in enumerate(self.streams):
             lines.append(f"  ${place} = ({query}) · ({key})ᵀ")
-        lines.append(f"  score    {self.score}")
+        lines.append(f"  {'score   ' if self.normalised else 'weight  '} {self.score}")
         lines.append(f"  visible  {self.visible}")
         lines.append(f"  visits   {self.keys}")
         lines.append(f"  value    {self.value}")
-        written = (f"{each.name} ({each.what}, {each.dtype})" for each in self.results)
-        lines.append(f"  writes   {', '.join(written)}")
+        lines += [f"  writes   {result}, {result.dtype}" for result in self.results]
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from attnfuse.errors import CannotLower
@@ -11,62 +11,63 @@ from attnfuse.ir.axes import DType
 from attnfuse.ir.layout import dimensions
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
-from attnfuse.masks import key_range
+from attnfuse.masks import key_range, support
 from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
 
-_WHAT = {"contract": "attend", "logsumexp": "lse"}
 _PROLOGUE = ("rotate",)
-_IN_SCORES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
+_LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 
 def match(program: Program, contiguous: Mapping[str, bool], schedule: Schedule) -> QueryMajor:
     """The launch that computes ``program``.
 
     Args:
-        program: a program with one softmax.
+        program: a program with one contraction over keys.
         contiguous: for each input, whether its last dimension has stride 1.
         schedule: how to carry it out.
 
     Raises:
         CannotLower: no kernel form covers it; the message shows the term.
     """
-    scores, attended = _roots(program)
-    masked, visible = scores, ir.TRUE
-    while masked.op.name == "mask" and ir.is_closed(ir.unpack(masked.operands[1])):
-        visible = ir.and_(visible, ir.unpack(masked.operands[1]))
-        masked = masked.operands[0]
-    contractions = [term for term in walk(masked) if term.op.name == "contract"]
-    streams = [(_load(term.operands[0]), _load(term.operands[1])) for term in contractions]
+    attend = _attend(program)
+    weights = attend.operands[0]
+    normalised = weights.op.name == "softmax"
+    inner, visible = _peel(weights.operands[0]) if normalised else (weights, support(weights))
+    contractions = [term for term in walk(inner) if term.op.name == "contract"]
     return QueryMajor(
         name=program.name,
         digest=program.digest,
         parameters=tuple(_parameter(term, contiguous) for term in _used(program)),
-        results=_results(program),
-        streams=tuple(streams),
-        score=_score(masked, contractions),
+        results=_results(program, attend),
+        streams=tuple((_load(term.operands[0]), _load(term.operands[1])) for term in contractions),
+        score=_over_slots(inner, contractions, "a score is made of contractions, masks"),
+        normalised=normalised,
         visible=visible,
-        keys=key_range(visible, ir.length(scores.type.axis("k").size)),
-        value=_load(attended.operands[1]),
+        keys=key_range(visible, ir.length(weights.type.axis("k").size)),
+        value=_load(attend.operands[1]),
         schedule=schedule,
     )
 
 
-def _roots(program: Program) -> tuple[Term, Term]:
-    """The scores under the softmax, and the contraction with the values."""
-    attends = [term for term in program.outputs if _is_attend(term)]
-    if len(attends) != 1:
-        _refuse(program.outputs[0], f"{len(attends)} of the outputs are softmax · value, not one")
-    scores = attends[0].operands[0].operands[0]
-    for term in program.outputs:
-        if not _is_attend(term) and not (
-            term.op.name == "logsumexp" and term.operands[0] is scores
-        ):
-            _refuse(term, "this output is neither softmax · value nor the same scores' log-sum-exp")
-    return scores, attends[0]
+def _attend(program: Program) -> Term:
+    """The contraction with the values; there has to be one."""
+    found = [term for term in program.terms() if _is_over_keys(term)]
+    if len(found) != 1:
+        _refuse(program.outputs[0], f"it has {len(found)} contractions over keys, not one")
+    return found[0]
 
 
-def _is_attend(term: Term) -> bool:
-    return term.op.name == "contract" and term.operands[0].op.name == "softmax"
+def _is_over_keys(term: Term) -> bool:
+    return term.op.name == "contract" and term["over"] == "k"
+
+
+def _peel(scores: Term) -> tuple[Term, Term]:
+    """What is within the masks around scores, and the meet of their closed predicates."""
+    visible = ir.TRUE
+    while scores.op.name == "mask" and ir.is_closed(ir.unpack(scores.operands[1])):
+        visible = ir.and_(visible, ir.unpack(scores.operands[1]))
+        scores = scores.operands[0]
+    return scores, visible
 
 
 def _load(term: Term) -> Load:
@@ -79,16 +80,15 @@ def _load(term: Term) -> Load:
     return Load(term.text("name"), tuple(reversed(steps)))
 
 
-def _score(masked: Term, contractions: list[Term]) -> Term:
-    slots = {
-        term: ir.slot(place, term.type.dtype, term.type.axes)
-        for place, term in enumerate(contractions)
-    }
-    score = ir.substitute(masked, slots)
-    for term in walk(score):
-        if term.op.name not in _IN_SCORES and not term.op.elementwise:
-            _refuse(term, "a score is made of contractions, elementwise ops and masks")
-    return score
+def _over_slots(root: Term, cores: Sequence[Term], made_of: str) -> Term:
+    """``root`` with slot i in the place of the i-th core, and nothing but elementwise ops."""
+    slots = {term: ir.slot(i, term.type.dtype, term.type.axes) for i, term in enumerate(cores)}
+    expression = ir.substitute(root, slots)
+    for term in walk(expression):
+        attended = term.op.name == "input" and term["role"] != "captured"
+        if attended or (term.op.name not in _LEAVES and not term.op.elementwise):
+            _refuse(term, f"{made_of} and elementwise ops")
+    return expression
 
 
 def _used(program: Program) -> list[Term]:
@@ -105,16 +105,22 @@ def _parameter(term: Term, contiguous: Mapping[str, bool]) -> Parameter:
     return Parameter(name, term.type.dtype, dimensions(term.type.axes), contiguous[name])
 
 
-def _results(program: Program) -> tuple[Result, ...]:
-    taken = {term["name"] for term in program.inputs}
+def _results(program: Program, attend: Term) -> tuple[Result, ...]:
+    scores = attend.operands[0].operands[0] if attend.operands[0].op.name == "softmax" else None
+    sums = [term for term in program.terms() if term.op.name == "logsumexp"]
+    for term in sums:
+        if term.operands[0] is not scores:
+            _refuse(term, "these are other scores than those of the softmax")
+    taken = {term.text("name") for term in program.inputs}
     results: list[Result] = []
-    for term in program.outputs:
-        what = _WHAT[term.op.name]
-        name = "out" if what == "attend" else "lse"
+    for output in program.outputs:
+        expression = _over_slots(output, (attend, *sums), "an output is made of one attention")
+        name = "out" if "e" in output.type.names else "lse"
         while name in taken:
             name += "_"
         taken.add(name)
-        results.append(Result(name, term.type.dtype, dimensions(term.type.axes), True, what))
+        dims = dimensions(output.type.axes)
+        results.append(Result(name, output.type.dtype, dims, True, expression))
     return tuple(results)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnfuse.backends.tilelang.header import tensors
-from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, fill_empty
+from attnfuse.backends.tilelang.launching import Sizes, empty_outputs
 from attnfuse.backends.tilelang.lower import import_tilelang, load, pass_configs, target_of
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.backends.tilelang.words import Words
@@ -41,8 +41,7 @@ class GpuKernel:
         outputs = empty_outputs(self.plan, given, sizes, _WORDS)
         for parameter, tensor in zip(tensors(self.plan), (*inputs, *outputs), strict=True):
             _check_alignment(self.plan, parameter, tensor)
-        if any(0 in tensor.shape for tensor in (*inputs, *outputs)):
-            fill_empty(self.plan, outputs)  # copy engines take no empty tensors
+        if outputs[0].numel() == 0:
             return tuple(outputs)
         shaped = [tensor if tensor.dim() else tensor.reshape(1) for tensor in inputs]
         with torch.cuda.device(outputs[0].device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -22,12 +22,6 @@ def empty_outputs(
     return [_empty_like(query, result, sizes, words) for result in plan.results]
 
 
-def fill_empty(plan: QueryMajor, outputs: Sequence[Tensor]) -> None:
-    """Give each output the value of rows that see nothing."""
-    for result, output in zip(plan.results, outputs, strict=True):
-        output.fill_(0.0 if result.what == "attend" else float("-inf"))
-
-
 def number(size: Size, sizes: Sizes) -> int:
     """The number behind a size."""
     return size if isinstance(size, int) else sizes[size]
@@ -40,7 +34,7 @@ def _empty_like(query: Tensor, result: Result, sizes: Sizes, words: Words) -> Te
     """
     shape = [number(size, sizes) for size in result.sizes]
     order = list(range(len(shape)))
-    if result.what == "attend":
+    if result.has_features:
         order[:-1] = sorted(order[:-1], key=lambda d: query.stride(d), reverse=True)
     dtype = getattr(torch, words.stored(result.dtype).value)
     memory = torch.empty([shape[d] for d in order], dtype=dtype, device=query.device)

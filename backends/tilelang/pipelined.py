@@ -24,7 +24,7 @@ from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Size
 from attnfuse.ir.build import TRUE
-from attnfuse.plan.kernel import QueryMajor, Result
+from attnfuse.plan.kernel import LSE, QueryMajor, Result
 
 
 def emit(plan: QueryMajor, words: Words, heading: str) -> str:
@@ -56,17 +56,20 @@ class _Body:
             self.loads.copy(query, "h", "q_first", self.rows, ahead=False)
             self.loads.prologue(query, "q", "q_first", self.rows, ahead=False)
         self.text.line("T.fill(out_sum, 0)")
-        self.text.line("T.fill(row_sum, 0)")
-        self.text.line(f"T.fill(row_max, {MINUS_INFINITY})")
+        if self.plan.normalised:
+            self.text.line("T.fill(row_sum, 0)")
+            self.text.line(f"T.fill(row_max, {MINUS_INFINITY})")
         self.text.line()
         with self._tiles():
             self.text.line(f"k_first = tile * {self.keys}")
             self._contract()
             self._score()
-            self._softmax()
+            if self.plan.normalised:
+                self._softmax()
             self._accumulate()
         self.text.line()
-        for result in self.plan.results:
+        self._finish()
+        for result in sorted(self.plan.results, key=self._in_place):
             self._result(result)
 
     def _allocate(self) -> None:
@@ -81,8 +84,13 @@ class _Body:
             dtype = plan.parameter(plan.value.parameter).dtype
             self.text.line(f"weights = {words.fragment((self.rows, self.keys), dtype)}")
         self.text.line(f"out_sum = {words.fragment((self.rows, self.features))}")
-        for name in ("row_max", "row_max_before", "row_sum", "tile_sum", "rescale"):
+        rows = ("row_max", "row_max_before", "row_sum", "tile_sum", "rescale")
+        for name in rows if plan.normalised else ():
             self.text.line(f"{name} = {words.fragment((self.rows,))}")
+        if self._reads(LSE):
+            self.text.line(f"row_lse = {words.fragment((self.rows,))}")
+        for result in plan.results:
+            self._allocate_result(result)
 
     def _tiles(self) -> AbstractContextManager[None]:
         """The loop over the key tiles that this tile of queries can see."""
@@ -102,22 +110,27 @@ class _Body:
         for (query, key), tile in zip(self.plan.streams, self.score_tiles, strict=True):
             self.loads.copy(key, self._key_head(key.parameter), "k_first", self.keys, ahead=True)
             self.loads.prologue(key, "k", "k_first", self.keys, ahead=True)
-            operands = f"{self.loads.tile(query)}, {self.loads.tile(key)}, {tile}"
+            operands = self.loads.tile(query), self.loads.tile(key), tile
+            sizes = self.rows, self.keys, self.words.features(self.plan.width(query))
             self.text.line(f"T.clear({tile})")
-            self.text.line(f"T.gemm({operands}, transpose_B=True{self.words.gemm})")
+            self.text.line(self.words.product(*operands, sizes, transposed=True))
 
     def _score(self) -> None:
-        """The score expression and the mask, which also hides keys beyond the end."""
+        """The score expression and the mask, which also hides keys beyond the end.
+
+        What is hidden has score −∞, or weight 0 where weights aren't a softmax.
+        """
         indices = block_indices(self.plan) | {"q": "q_first + i", "k": "k_first + j"}
         slots = [f"{tile}[i, j]" for tile in self.score_tiles]
         at_score = Expressions(self.plan, indices, slots)
         visible = f"k_first + j < {self._kv_len()}"
-        if self.plan.visible is not TRUE:
+        hidden = MINUS_INFINITY if self.plan.normalised else "T.float32(0.0)"
+        if self.plan.normalised and self.plan.visible is not TRUE:
             visible = f"T.And({visible}, {at_score.spell(self.plan.visible)})"
         self.text.comment(f"score = {self.plan.score}, where {self.plan.visible}")
         with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
             score = at_score.spell(self.plan.score)
-            self.text.line(f"score[i, j] = T.if_then_else({visible}, {score}, {MINUS_INFINITY})")
+            self.text.line(f"score[i, j] = T.if_then_else({visible}, {score}, {hidden})")
 
     def _softmax(self) -> None:
         """Online softmax; a row that has seen nothing yet keeps −∞, and −∞ − −∞ is no number."""
@@ -140,33 +153,68 @@ class _Body:
 
     def _accumulate(self) -> None:
         value = self.plan.value
-        with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
-            self.text.line("out_sum[i, j] = out_sum[i, j] * rescale[i]")
+        if self.plan.normalised:
+            with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
+                self.text.line("out_sum[i, j] = out_sum[i, j] * rescale[i]")
         self.loads.copy(value, self._key_head(value.parameter), "k_first", self.keys, ahead=True)
         if self.words.on_gpu:
             self.text.line("T.copy(score, weights)")
         weights = "weights" if self.words.on_gpu else "score"
-        operands = f"{weights}, {self.loads.tile(value)}, out_sum"
-        self.text.line(f"T.gemm({operands}{self.words.gemm})")
+        operands = weights, self.loads.tile(value), "out_sum"
+        sizes = self.rows, self.features, self.keys
+        self.text.line(self.words.product(*operands, sizes))
 
-    def _result(self, result: Result) -> None:
-        place = f"{', '.join(batch_labels(self.plan))}, h, q_first:q_first + {self.rows}"
-        if result.what == "attend":
+    def _finish(self) -> None:
+        """Divide by the row sums; 0 and −∞ in rows that have seen nothing."""
+        if self.plan.normalised:
             with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
                 self.text.line(
                     "out_sum[i, j] = T.if_then_else(row_sum[i] > 0, "
                     "out_sum[i, j] / row_sum[i], T.float32(0.0))"
                 )
-            self.text.line(
-                f"T.copy(out_sum, {identifier(result.name)}[{place}, 0:{self.features}])"
-            )
-        else:
+        if self._reads(LSE):
             with self.text.block(f"for i in {self.words.each(self.rows)}:"):
                 self.text.line(
-                    "tile_sum[i] = T.if_then_else(row_sum[i] > 0, "
+                    "row_lse[i] = T.if_then_else(row_sum[i] > 0, "
                     f"row_max[i] + T.log(row_sum[i]), {MINUS_INFINITY})"
                 )
-            self.text.line(f"T.copy(tile_sum, {identifier(result.name)}[{place}])")
+
+    def _result(self, result: Result) -> None:
+        """Compute one result from its expression and write it to memory."""
+        place = f"{', '.join(batch_labels(self.plan))}, h, q_first:q_first + {self.rows}"
+        place += f", 0:{self.features}" if result.has_features else ""
+        if not _as_it_is(result):
+            self._compute(result)
+        self.text.line(f"T.copy({self._tile(result)}, {identifier(result.name)}[{place}])")
+
+    def _compute(self, result: Result) -> None:
+        indices = block_indices(self.plan) | {"q": "q_first + i", "e": "j"}
+        at_result = Expressions(self.plan, indices, ("out_sum[i, j]", "row_lse[i]"))
+        extents = (self.rows, self.features) if result.has_features else (self.rows,)
+        places = "i, j" if result.has_features else "i"
+        self.text.comment(str(result))
+        with self.text.block(f"for {places} in {self.words.each(*extents)}:"):
+            value = at_result.spell(result.expression)
+            self.text.line(f"{self._tile(result)}[{places}] = {value}")
+
+    def _allocate_result(self, result: Result) -> None:
+        """A tile for a result that can't be computed in place of the sum that it is made of."""
+        if not _as_it_is(result) and not self._in_place(result):
+            shape = (self.rows, self.features) if result.has_features else (self.rows,)
+            self.text.line(f"{self._tile(result)} = {self.words.fragment(shape)}")
+
+    def _in_place(self, result: Result) -> bool:
+        """Whether a result overwrites the sum: the last one with features does, after all else."""
+        with_features = [each for each in self.plan.results if each.has_features]
+        return result is with_features[-1] and not _as_it_is(result)
+
+    def _tile(self, result: Result) -> str:
+        if _as_it_is(result) or self._in_place(result):
+            return "out_sum" if result.has_features else "row_lse"
+        return f"{result.name}_tile"
+
+    def _reads(self, slot: int) -> bool:
+        return any(result.reads(slot) for result in self.plan.results)
 
     def _key_head(self, parameter: str) -> str:
         """The key head that this block's query head reads."""
@@ -179,3 +227,9 @@ class _Body:
     def _kv_len(self) -> Size:
         key = self.plan.parameter(self.plan.streams[0][1].parameter)
         return key.sizes[-2]
+
+
+def _as_it_is(result: Result) -> bool:
+    """Whether a result is one of the sums itself, but for its element type."""
+    term = result.expression
+    return (term.operands[0] if term.op.name == "cast" else term).op.name == "slot"

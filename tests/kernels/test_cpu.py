@@ -50,10 +50,12 @@ def test_program_equals_float64_over_lengths_and_strides(case: Case, dtype: torc
         tensors, extra = case.inputs(sizes, dtype, generator)
         how = [chooser.choice(("contiguous", "transposed", "sliced")) for _ in tensors]
         given = [strided(tensor, each) for tensor, each in zip(tensors, how, strict=True)]
-        out, lse = case.variant(*given, **extra)
+        got = case.variant(*given, **extra)
+        got = got if isinstance(got, tuple) else (got,)
         exact = case.dense(tensors, extra, torch.float64)
-        check((out, lse), exact, case.dense(tensors, extra, dtype))
-        assert out.dtype is dtype and lse.dtype is torch.float32
+        check(got, exact, case.dense(tensors, extra, dtype))
+        assert {each.dtype for each in got if each.dim() == 3} <= {torch.float32}
+        assert got[0].dtype is dtype
 
 
 def test_one_kernel_serves_all_lengths() -> None:

@@ -7,7 +7,7 @@ in a kernel's own element type its error is what a kernel is measured by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -59,6 +59,10 @@ def _unchanged(x: Tensor, extra: Extra) -> Tensor:
     return x
 
 
+def _softmax(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    return dense_softmax(scores, v)
+
+
 def _nothing(sizes: Sizes, generator: torch.Generator) -> Extra:
     return {}
 
@@ -68,7 +72,7 @@ class Case:
     """A variant, its dense form, and the tensors that it takes.
 
     Attributes:
-        variant: returns the output and the log-sum-exp.
+        variant: returns a tuple of outputs.
         heads: query heads.
         key_heads: key and value heads.
         head_dim: features of queries and keys.
@@ -77,6 +81,7 @@ class Case:
         prologue: what is done to queries and keys, densely.
         score: what is done to scores, densely.
         visible: what is visible, densely.
+        finish: makes the outputs of masked scores and values, densely.
         dtypes: the element types to test.
     """
 
@@ -89,6 +94,7 @@ class Case:
     prologue: Callable[[Tensor, Extra], Tensor] = _unchanged
     score: Score = _same
     visible: Callable[[Grid, Extra], Tensor | bool] = _all
+    finish: Callable[[Tensor, Tensor, Grid, Extra], tuple[Tensor, ...]] = _softmax
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     spread: float = field(default=1.0)
 
@@ -110,10 +116,8 @@ class Case:
         tensors[0] = tensors[0] * self.spread
         return tensors, self.extra(sizes, generator)
 
-    def dense(
-        self, tensors: list[Tensor], extra: Extra, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """The output and the log-sum-exp with everything in ``dtype``."""
+    def dense(self, tensors: list[Tensor], extra: Extra, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """The outputs with everything in ``dtype``."""
         extra = {n: t.to(dtype) if t.is_floating_point() else t for n, t in extra.items()}
         q, k, v = (tensor.to(dtype) for tensor in tensors)
         group = self.heads // self.key_heads
@@ -123,7 +127,7 @@ class Case:
         grid = _grid(scores)
         scores = self.score(scores, grid, extra)
         visible = torch.as_tensor(self.visible(grid, extra), device=scores.device)
-        return dense_softmax(scores.masked_fill(~visible, -math.inf), v)
+        return self.finish(scores.masked_fill(~visible, -math.inf), v, grid, extra)
 
 
 def _grid(scores: Tensor) -> Grid:
@@ -317,6 +321,64 @@ def reserved(
     return af.attend(af.softmax(s), v), af.lse(s)
 
 
+@af.variant
+def sinks(q: af.Query, k: af.Key, v: af.Value, sink: af.Captured) -> tuple[af.Traced, af.Traced]:
+    """gpt-oss: a learnt logit for each head in the denominator, in a window."""
+    s = af.mask(af.scores(q, k), af.window(before=20, after=0))
+    z = sink[af.h]
+    return af.attend(af.softmax(s, sink=z), v), af.lse(s, sink=z)
+
+
+def _sinks(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    column = extra["sink"][grid.h].expand(*scores.shape[:-1], 1).to(scores.dtype)
+    padded = torch.cat((scores, column), -1)
+    out, lse = (
+        dense_softmax(padded, torch.cat((v, torch.zeros_like(v[:, :, :1])), 2))
+        if (v.shape[2])
+        else (v.new_zeros(*scores.shape[:-1], v.shape[-1]), column.squeeze(-1).float())
+    )
+    return out, lse.to(scores.dtype) if scores.dtype == torch.float64 else lse
+
+
+@af.variant
+def sigmoid_attention(q: af.Query, k: af.Key, v: af.Value, shift: af.Captured) -> tuple[af.Traced]:
+    """Sigmoid attention (Ramapuram et al., 2024): no normalisation, causal."""
+    s = af.mask(af.scores(q, k) + shift, af.causal())
+    return (af.attend(af.sigmoid(s), v),)
+
+
+@af.variant
+def squared_relu(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced]:
+    """Squared ReLU in a window, scaled by the number of keys that a query sees at most."""
+    r = af.relu(af.mask(af.scores(q, k), af.window(before=40, after=40)))
+    return (af.attend(r * r, v) * (1 / 81),)
+
+
+def _weighted(weigh: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    def finish(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+        return (weigh(scores) @ v,)
+
+    return finish
+
+
+@af.variant
+def gated(
+    q: af.Query, k: af.Key, v: af.Value, gate: af.Captured, gain: af.Captured
+) -> tuple[af.Traced, af.Traced, af.Traced]:
+    """Outputs made of one attention: gated, damped by the log-sum-exp, and a statistic."""
+    s = af.mask(af.scores(q, k), af.causal("top_left"))
+    out, lse = af.attend(af.softmax(s) * gain[af.h], v), af.lse(s)
+    return af.gate(out, gate), out * af.sigmoid(lse), lse * 2.0 + gain[af.h]
+
+
+def _gated(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    out, lse = dense_softmax(scores, v)
+    gain = extra["gain"][grid.h]
+    out = out * gain
+    damped = out * lse.to(out.dtype).sigmoid().unsqueeze(-1)
+    return out * extra["gate"].sigmoid(), damped, lse * 2.0 + gain.squeeze(-1)
+
+
 HALVES = (torch.float16, torch.bfloat16)
 
 CASES = (
@@ -409,6 +471,38 @@ CASES = (
         extra=lambda sizes, generator: {"temperature": torch.tensor(0.7)},
         score=_scalars,
     ),
+    Case(
+        sinks,
+        heads=4,
+        key_heads=2,
+        extra=lambda sizes, generator: {"sink": torch.tensor([-3.0, 0.0, 2.0, 30.0])},
+        visible=lambda grid, extra: (grid.k >= grid.shifted - 20) & (grid.k <= grid.shifted),
+        finish=_sinks,
+    ),
+    Case(
+        sigmoid_attention,
+        extra=lambda sizes, generator: {"shift": torch.tensor(-2.0)},
+        score=lambda s, grid, extra: s + extra["shift"],
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        finish=_weighted(torch.sigmoid),
+    ),
+    Case(
+        squared_relu,
+        visible=lambda grid, extra: (grid.k - grid.shifted).abs() <= 40,
+        finish=_weighted(lambda s: s.relu().square() / 81),
+    ),
+    Case(
+        gated,
+        heads=6,
+        key_heads=3,
+        value_dim=24,
+        extra=lambda sizes, generator: {
+            "gate": torch.randn(sizes.batch, 6, sizes.q_len, 24, generator=generator),
+            "gain": torch.rand(6, generator=generator),
+        },
+        visible=lambda grid, extra: grid.k <= grid.q,
+        finish=_gated,
+    ),
     Case(nothing_seen, visible=lambda grid, extra: grid.k < grid.q - 5000),
     Case(
         reserved,
@@ -427,23 +521,20 @@ CASES = (
 # -- the budget ---------------------------------------------------------------------
 
 
-def check(
-    got: tuple[Tensor, Tensor], exact: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor]
-) -> None:
-    """Hold an output and its log-sum-exp against float64, with plain PyTorch's error as measure.
+def check(got: Sequence[Tensor], exact: Sequence[Tensor], plain: Sequence[Tensor]) -> None:
+    """Hold outputs against float64, with plain PyTorch's error as measure.
 
     At most twice the error that plain PyTorch has in the same element type,
     plus 1e-5; everything finite, but the −∞ of rows that see nothing.
     """
-    for name, ours, oracle, theirs in zip(("out", "lse"), got, exact, plain, strict=True):
-        ours, theirs = ours.double().cpu(), theirs.double().cpu()
-        oracle = oracle.cpu()
+    for place, (ours, oracle, theirs) in enumerate(zip(got, exact, plain, strict=True)):
+        ours, theirs, oracle = ours.double().cpu(), theirs.double().cpu(), oracle.cpu()
         empty = oracle == -math.inf
-        assert torch.equal(ours == -math.inf, empty), f"{name}: −∞ in other places"
-        assert ours.masked_fill(empty, 0.0).isfinite().all(), f"{name} is not finite"
+        assert torch.equal(ours == -math.inf, empty), f"output {place}: −∞ in other places"
+        assert ours.masked_fill(empty, 0.0).isfinite().all(), f"output {place} is not finite"
         allowed = 2 * _largest(theirs, oracle, empty) + 1e-5
         error = _largest(ours, oracle, empty)
-        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+        assert error <= allowed, f"output {place}: error {error:.2e}, allowed {allowed:.2e}"
 
 
 def _largest(value: Tensor, oracle: Tensor, empty: Tensor) -> float:

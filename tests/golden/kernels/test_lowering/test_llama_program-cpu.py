@@ -26,7 +26,8 @@ Plan:
       visible  0 ≤ (q + kv_len - k - q_len)
       visits   0 ≤ k < minimum(q_last + kv_len - q_len + 1, kv_len)
       value    v
-      writes   out (attend, bfloat16), lse (lse, float32)
+      writes   out = attend, bfloat16
+      writes   lse = lse, float32
 """
 
 import tilelang.language as T
@@ -92,6 +93,7 @@ def llama(
         row_sum = T.alloc_local((64,), "float32")
         tile_sum = T.alloc_local((64,), "float32")
         rescale = T.alloc_local((64,), "float32")
+        row_lse = T.alloc_local((64,), "float32")
 
         T.copy(q[b, h, q_first:q_first + 64, 0:128], q_tile)
         # q_tile = rotate q_tile, half pairs
@@ -121,7 +123,7 @@ def llama(
                 k_tile[i, j] = T.cast(one * cosine - other * sine, "float32")
                 k_tile[i, j + 64] = T.cast(other * cosine + one * sine, "float32")
             T.clear(score)
-            T.gemm(q_tile, k_tile, score, transpose_B=True)
+            T.call_extern("int32", "attnfuse_product_transposed", q_tile, k_tile, score, 64, 64, 128)
             # score = 0.0883883·$0, where 0 ≤ (q + kv_len - k - q_len)
             for i, j in T.grid(64, 64):
                 score[i, j] = T.if_then_else(T.And(k_first + j < kv_len, 0 <= (q_first + i + kv_len - (k_first + j) - q_len)), T.float32(0.08838834764831843) * score[i, j], -T.infinity("float32"))
@@ -137,11 +139,11 @@ def llama(
             for i, j in T.grid(64, 128):
                 out_sum[i, j] = out_sum[i, j] * rescale[i]
             T.copy(v[b, h // 4, k_first:k_first + 64, 0:128], v_tile)
-            T.gemm(score, v_tile, out_sum)
+            T.call_extern("int32", "attnfuse_product", score, v_tile, out_sum, 64, 128, 64)
 
         for i, j in T.grid(64, 128):
             out_sum[i, j] = T.if_then_else(row_sum[i] > 0, out_sum[i, j] / row_sum[i], T.float32(0.0))
-        T.copy(out_sum, out[b, h, q_first:q_first + 64, 0:128])
         for i in T.grid(64):
-            tile_sum[i] = T.if_then_else(row_sum[i] > 0, row_max[i] + T.log(row_sum[i]), -T.infinity("float32"))
-        T.copy(tile_sum, lse[b, h, q_first:q_first + 64])
+            row_lse[i] = T.if_then_else(row_sum[i] > 0, row_max[i] + T.log(row_sum[i]), -T.infinity("float32"))
+        T.copy(out_sum, out[b, h, q_first:q_first + 64, 0:128])
+        T.copy(row_lse, lse[b, h, q_first:q_first + 64])

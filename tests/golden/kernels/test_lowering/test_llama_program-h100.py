@@ -26,7 +26,8 @@ Plan:
       visible  0 ≤ (q + kv_len - k - q_len)
       visits   0 ≤ k < minimum(q_last + kv_len - q_len + 1, kv_len)
       value    v
-      writes   out (attend, bfloat16), lse (lse, float32)
+      writes   out = attend, bfloat16
+      writes   lse = lse, float32
 """
 
 import tilelang.language as T
@@ -95,6 +96,7 @@ def llama(
         row_sum = T.alloc_fragment((128,), "float32")
         tile_sum = T.alloc_fragment((128,), "float32")
         rescale = T.alloc_fragment((128,), "float32")
+        row_lse = T.alloc_fragment((128,), "float32")
 
         T.copy(q[b, h, q_first:q_first + 128, 0:128], q_tile)
         # q_tile = rotate q_tile, half pairs
@@ -145,7 +147,7 @@ def llama(
 
         for i, j in T.Parallel(128, 128):
             out_sum[i, j] = T.if_then_else(row_sum[i] > 0, out_sum[i, j] / row_sum[i], T.float32(0.0))
-        T.copy(out_sum, out[b, h, q_first:q_first + 128, 0:128])
         for i in T.Parallel(128):
-            tile_sum[i] = T.if_then_else(row_sum[i] > 0, row_max[i] + T.log(row_sum[i]), -T.infinity("float32"))
-        T.copy(tile_sum, lse[b, h, q_first:q_first + 128])
+            row_lse[i] = T.if_then_else(row_sum[i] > 0, row_max[i] + T.log(row_sum[i]), -T.infinity("float32"))
+        T.copy(out_sum, out[b, h, q_first:q_first + 128, 0:128])
+        T.copy(row_lse, lse[b, h, q_first:q_first + 128])
