@@ -180,6 +180,22 @@ def test_a_variable_that_occurs_twice_must_be_the_same() -> None:
     assert len(saturate(graph, RuleSet((square,))).declined) == 1
 
 
+@rule(op.add(op.contract(q, k, over=over), op.contract(u, w, over=over)))
+def alike(q: Term, over: str) -> Declined:
+    """Σ q·k + Σ u·w → what has one axis for both sums"""
+    return Declined(f"over {over}")
+
+
+def test_an_attribute_that_occurs_twice_must_be_the_same() -> None:
+    for other, times in (("d", 2), ("e", 0)):
+        axis = Axis(other, 8)
+        rows = ir.input_("u", "query", DType.float32, [B, HK, G, Q, axis])
+        columns = ir.input_("w", "key", DType.float32, [B, HK, K, axis])
+        graph = EGraph()
+        graph.add(ir.add(SCORES, ir.contract(rows, columns, over=other, dtype=DType.float32)))
+        assert len(saturate(graph, RuleSet((alike,))).declined) == times
+
+
 def test_sums_within_sums_are_flattened() -> None:
     halved = rule(op.tanh(x), name="split")(_split)
     tanh = ir.unary["tanh"](SCORES)
