@@ -108,11 +108,12 @@ def gain_out_of_rotation(
         return Declined("the factor is not one gain for each feature")
     if f"pairwise {pairing}" not in facts(read.operands[0]).promises:
         return Declined(f"the gain is not promised to be `pairwise {pairing}`")
-    rest_ = ir.mul(*more)
-    partial = 2 * _columns(cos) != rest_.type.axes[-1].size
-    if pairing == "half" and partial:
+    x = ir.mul(*more)
+    if x.type.names[-1:] != ("d",):
+        return Declined("the rest has no features to rotate")
+    if pairing == "half" and 2 * _columns(cos) != x.type.axes[-1].size:
         return Declined("the rotation is partial, and pairs other features than the gain")
-    return ir.mul(gain, ir.rotate(rest_, cos, sin, positions, pairing))
+    return ir.mul(gain, ir.rotate(x, cos, sin, positions, pairing))
 
 
 def _reads_features(read: Term) -> bool:
