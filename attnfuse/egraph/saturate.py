@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from attnfuse.egraph.rule import Declined, Rule
 from attnfuse.egraph.ruleset import RuleSet, Schedule
 from attnfuse.errors import RuleFailed
 from attnfuse.ir.term import Term
+
+_log = logging.getLogger("attnfuse.egraph")
 
 
 class Stop(StrEnum):
@@ -126,6 +129,8 @@ class _Saturation:
             report.stop = limit.stop
         self.graph.rebuild()
         report.nodes, report.total_seconds = self.graph.size, perf_counter() - self.start
+        if report.stop is not Stop.saturated:
+            _log.warning("rewriting ended early, so better forms may be missed: %s", report)
         return report
 
     def step(self, rules: RuleSet, rounds: int | None) -> None:

@@ -45,12 +45,15 @@ def to_log(x: Term) -> Term:
         (Limits(seconds=0.0), Stop.time),
     ],
 )
-def test_limits_end_a_saturation_and_are_reported(limits: Limits, stop: Stop) -> None:
+def test_limits_end_a_saturation_and_are_reported(
+    limits: Limits, stop: Stop, caplog: pytest.LogCaptureFixture
+) -> None:
     graph = EGraph()
     root = graph.add(TANH)
     report = saturate(graph, RuleSet((grows,)), limits)
     assert report.stop is stop
     assert str(stop) in str(report)
+    assert f"rewriting ended early, so better forms may be missed: {stop} after" in caplog.text
     assert report.nodes == graph.size <= 25
     assert graph.find(graph.add(TANH)) == graph.find(root)
 
@@ -63,7 +66,7 @@ def test_a_time_limit_holds_within_a_round() -> None:
     assert report.total_seconds < 0.5
 
 
-def test_saturation_reports_what_it_did() -> None:
+def test_saturation_reports_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
     graph = EGraph()
     root = graph.add(TANH)
     report = saturate(graph, RuleSet((to_exp, to_log)))
@@ -78,6 +81,7 @@ def test_saturation_reports_what_it_did() -> None:
     assert first.round == 0
     assert {graph.node(n).op.name for n in graph.members(root)} == {"tanh", "exp", "log"}
     assert "to_log: fired 1 of 1 matches" in str(report)
+    assert caplog.text == ""
 
 
 def test_a_schedule_runs_its_steps_in_order() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 import wrong_rules
 
 from attnfuse.egraph.pattern import number, op, rest, variables
@@ -14,6 +16,7 @@ from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term
 from attnfuse.rewrites import RULES, scale
 from attnfuse.testing import check
+from attnfuse.testing.checker import close, same_bits
 
 x, p, r, over, dtype = variables("x p r over dtype")
 c, more = number("c"), rest("more")
@@ -98,6 +101,25 @@ def test_bits_are_compared_in_every_type() -> None:
         DType.bfloat16,
         DType.float32,
     }
+
+
+def test_bits_tell_zeros_apart_but_not_nans() -> None:
+    zeros, nans = torch.tensor([0.0, 1.0]), torch.tensor([math.nan, 1.0])
+    assert same_bits(zeros, zeros)
+    assert same_bits(nans, -nans.abs() * torch.tensor([1.0, -1.0]))
+    assert not same_bits(zeros, torch.tensor([-0.0, 1.0]))
+    assert not same_bits(zeros, zeros.half())
+    assert not same_bits(zeros, torch.tensor([0.0, 1.0 + 2**-23]))
+
+
+def test_values_are_close_by_the_largest_of_them() -> None:
+    one = torch.tensor([1e6, 0.0, -math.inf, math.nan], dtype=torch.float64)
+    near = torch.tensor([1e6, 1e-4, -math.inf, math.nan], dtype=torch.float64)
+    assert close(one, near, 1e-9)
+    assert not close(one, near, 1e-12)
+    assert not close(one, near.nan_to_num(nan=math.nan, neginf=0.0), 1e-9)
+    assert not close(one, one[:2], 1.0)
+    assert close(torch.zeros(0), torch.zeros(0), 0.0)
 
 
 def test_the_growth_of_rounding_errors_is_measured() -> None:
