@@ -195,6 +195,15 @@ def test_facts_join_and_rise_to_the_users() -> None:
         graph.known(top)["weight"]
 
 
+@given(toys())
+def test_facts_are_the_join_of_what_the_e_nodes_say(toy: Toy) -> None:
+    graph = toy.graph((Fact("size", _size, min),))
+    for number in graph.classes():
+        assert graph.known(number)["size"] == min(
+            _size(graph.choice(node)) for node in graph.members(number)
+        )
+
+
 def test_facts_without_a_join_must_agree() -> None:
     graph = EGraph([Fact("even", _even)])
     with pytest.raises(UnequalFacts, match="even"):

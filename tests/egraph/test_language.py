@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+from hypothesis import given as drawn
+from toy_graphs import Toy, toys
+
 from attnfuse.egraph.engine import EGraph
 from attnfuse.egraph.facts import Choice, Fact
+from attnfuse.egraph.matching import matches
 from attnfuse.egraph.pattern import closed, number, op, rest, variables
 from attnfuse.egraph.rule import Declined, Facts, Rule, rule
 from attnfuse.egraph.ruleset import RuleSet
@@ -194,6 +200,33 @@ def test_an_attribute_that_occurs_twice_must_be_the_same() -> None:
         graph = EGraph()
         graph.add(ir.add(SCORES, ir.contract(rows, columns, over=other, dtype=DType.float32)))
         assert len(saturate(graph, RuleSet((alike,))).declined) == times
+
+
+@drawn(toys())
+def test_matches_are_those_of_a_naive_search(toy: Toy) -> None:
+    """div(tanh(x), x) and add(tanh(x), y), found by trying all classes for the variables."""
+    graph = toy.graph()
+    one, two = op.div(op.tanh(x), x), op.add(op.tanh(x), p)
+    found = {
+        (graph.find(number), *map(graph.find, given.values()))
+        for pattern in (one, two)
+        for number in graph.having(pattern.op)
+        for _, given in matches(graph, pattern, number)
+    }
+    forms = {
+        (graph.node(node).op.name, *map(graph.find, graph.node(node).operands)): place
+        for place in graph.classes()
+        for node in graph.members(place)
+    }
+    expected: set[tuple[int, ...]] = set()
+    for (name, *operands), place in forms.items():
+        for a, b in product(graph.classes(), repeat=2):
+            inner = forms.get(("tanh", a), -1)
+            if name == "div" and operands == [inner, a]:
+                expected.add((place, a))
+            if name == "add" and sorted(operands) == sorted([inner, b]):
+                expected.add((place, a, b))
+    assert found == expected
 
 
 def test_sums_within_sums_are_flattened() -> None:

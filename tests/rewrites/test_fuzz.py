@@ -71,6 +71,20 @@ def test_every_step_of_1000_random_programs_holds(part: int) -> None:
     assert total > 300
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_saturated_has_nothing_left_to_find(seed: int) -> None:
+    """Saturation looks only where something changed; looking everywhere again finds no more."""
+    world = World(seed, DType.float32)
+    graph = EGraph(promises=world.promises)
+    for root in program(world):
+        graph.add(root)
+    assert saturate(graph, RULES).stop is Stop.saturated
+    size = graph.size
+    again = saturate(graph, RULES)
+    assert again.fired == []
+    assert (again.rounds, graph.size) == (1, size)
+
+
 def test_the_step_of_a_planted_wrong_rule_is_named() -> None:
     planted = wrong_rules.RULES.only(["softcap_under_mask", "scale_out_of_softcap"])
     found: set[str] = set()

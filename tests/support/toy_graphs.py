@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from attnfuse.egraph.engine import EGraph
+from attnfuse.egraph.facts import Fact
 from attnfuse.ir.axes import DType
 from attnfuse.ir.ops import OPS
 from attnfuse.ir.term import Term, make
@@ -73,9 +74,9 @@ class Toy:
     terms: tuple[Term, ...]
     pairs: tuple[tuple[Term, Term], ...]
 
-    def graph(self) -> EGraph:
+    def graph(self, facts: tuple[Fact, ...] = ()) -> EGraph:
         """The e-graph, closed."""
-        graph = EGraph()
+        graph = EGraph(facts)
         for term in self.terms:
             graph.add(term)
         for one, other in self.pairs:
