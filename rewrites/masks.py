@@ -45,6 +45,8 @@ def mask_over_sum(x: Term, p: Term, more: tuple[Term, ...]) -> Term | Declined:
 
     Captured tensors hold neither +∞ nor NaN: that is what AttnFuse asks of all inputs.
     """
+    if ir.value_of(x) is not None:
+        return Declined("a constant takes the element type of what it is added to")
     numbers = [value for term in more if (value := ir.value_of(term)) is not None]
     if any(math.isnan(value) or value == math.inf for value in numbers):
         return Declined("−∞ plus this constant is not −∞")

@@ -188,6 +188,8 @@ class Example:
             return world.positions(sort[0])
         if sort == "predicate":
             return world.closed(sort) if world.chance(0.85) else _comparison(world)
+        if world.chance(0.1):
+            return ir.const(world.random.choice(NUMBERS))
         if world.chance(0.25):
             return world.closed(sort)
         leaf = world.input("query", [world.axes[name] for name in AXES[sort]])
