@@ -11,13 +11,16 @@ from typing import NoReturn
 
 from attnfuse.errors import NeedsStatic, WrongArgument
 from attnfuse.ir import build as ir
-from attnfuse.ir.axes import DType
+from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.layout import dimensions, label
 from attnfuse.ir.term import Term
 from attnfuse.traced import Traced, as_term, combine, exp, k, kv_len, log, q, q_len
 
 PAIRINGS = ("half", "interleaved")
 """Which features of a head turn together: i with i + rotary_dim/2, or 2i with 2i + 1."""
+
+NORMS = ("rms", "l2")
+"""By what features are divided: the root of their mean square, or their length."""
 
 ALIGNMENTS = ("bottom_right", "top_left")
 """Which ends of queries and keys stand at one position: the last ones, or the first ones."""
@@ -63,6 +66,46 @@ def _table(argument: str, table: Traced) -> Term:
         _refuse("rope", argument, term, "a captured tensor of shape (positions, rotary_dim / 2)")
     if not isinstance(term.type.axes[1].size, int):
         raise NeedsStatic(term.text("name"), 1)
+    return term
+
+
+def norm(
+    x: Traced, weight: Traced | None = None, *, kind: str = "rms", eps: float = 1e-6
+) -> Traced:
+    """Normalised features of queries, keys or values (qk-norm: Henry et al., 2020; Qwen 3).
+
+    Computed in float32, multiplied by the weight, then rounded to the type of ``x``.
+
+    Args:
+        x: a query, key or value.
+        weight: what each feature is multiplied by, a captured tensor (features,);
+            or an expression of heads and captured tensors.
+        kind: ``"rms"`` divides by √(mean of squares + eps) (Zhang & Sennrich,
+            2019); ``"l2"`` by max(√(sum of squares), eps), as torch's ``normalize``.
+        eps: keeps the divisor from 0.
+
+    Raises:
+        WrongArgument: x is none of these, the kind has another name, eps is
+            negative, or the weight is a tensor of several dimensions.
+    """
+    features = x.term.type.axes[-1:]
+    if not features or features[0].name not in ("d", "e"):
+        _refuse("norm", "x", x.term, "a query, a key or a value")
+    if kind not in NORMS:
+        _refuse("norm", "kind", kind, " or ".join(map(repr, NORMS)))
+    if not eps >= 0:
+        _refuse("norm", "eps", eps, "0 or a positive number")
+    return Traced(ir.normalise(x.term, _weight(weight, features[0]), kind, float(eps)))
+
+
+def _weight(weight: Traced | None, feature: Axis) -> Term:
+    if weight is None:
+        return ir.const(1.0)
+    term = as_term(weight)
+    if term.op.name == "input":
+        if len(term.type.axes) != 1:
+            _refuse("norm", "weight", f"{len(term.type.axes)} dimensions", "a tensor (features,)")
+        return ir.gather(term, ir.index(feature.name, (feature,)))
     return term
 
 
@@ -269,7 +312,7 @@ def attend(p: Traced, value: Traced) -> Traced:
 
 
 def gate(out: Traced, values: Traced) -> Traced:
-    """The product out · σ(values), of the element type of ``out``: an output gate (as in AlphaFold 2).
+    """The product out · σ(values), rounded to the type of ``out``: an output gate (AlphaFold 2).
 
     Args:
         out: an output, made by `attend`.

@@ -194,6 +194,34 @@ def _mean_concat(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     return evaluation.concat(wide, place)
 
 
+def _infer_normalise(term: Term) -> Type:
+    x, weight = (operand.type for operand in term.operands)
+    fits(
+        x.dtype.is_float and x.axes[-1:] and x.axes[-1].name in ("d", "e"),
+        "normalise",
+        f"its operand is {x}",
+        "normalise the features of queries, keys or values",
+    )
+    fits(
+        weight.dtype.is_float and set(weight.axes) <= set(x.axes),
+        "normalise",
+        f"the weight is {weight}, the normalised tensor is {x}",
+        "give a float for each feature",
+    )
+    return x
+
+
+def _mean_normalise(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    x, weight = (value.to(evaluation.wide(term.operands[0])) for value in values)
+    weight = evaluation.align(weight, term.operands[1].type.axes, term.type.axes)
+    eps = float(str(term["eps"]))
+    if term["kind"] == "rms":
+        divisor = (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    else:
+        divisor = x.square().sum(-1, keepdim=True).sqrt().clamp_min(eps)
+    return (x / divisor * weight).to(evaluation.dtype(term))
+
+
 # -- contraction, masks, normalisers --------------------------------------------
 
 
@@ -324,6 +352,7 @@ ROWS = (
     Op("gather", None, (), _infer_gather, _mean_gather),
     Op("indexed", None, ("form",), _infer_indexed, _mean_indexed),
     Op("rotate", 4, ("pairing",), _infer_rotate, _mean_rotate),
+    Op("normalise", 2, ("kind", "eps"), _infer_normalise, _mean_normalise),
     Op("stored", 1, (), _infer_same, lambda evaluation, term, values: values[0]),
     Op("concat", None, ("over",), _infer_concat, _mean_concat),
     Op("contract", 2, ("over", "dtype"), _infer_contract, _mean_contract),

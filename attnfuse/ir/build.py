@@ -74,6 +74,12 @@ def rotate(x: Term, cos: Term, sin: Term, positions: Term, pairing: str) -> Term
     return make(OPS["rotate"], (x, cos, sin, pack(positions)), (pairing,))
 
 
+@normal("normalise")
+def normalise(x: Term, weight: Term, kind: str, eps: float) -> Term:
+    """``x`` divided by its features' root mean square (``rms``) or length (``l2``), times weight."""
+    return make(OPS["normalise"], (x, pack(unpack(weight))), (kind, eps))
+
+
 @normal("stored")
 def stored(x: Term) -> Term:
     """``x``, written to memory by a pass of its own."""
@@ -134,6 +140,7 @@ __all__ = [
     "mod",
     "mul",
     "neg",
+    "normalise",
     "not_",
     "or_",
     "pack",

@@ -11,7 +11,7 @@ from attnfuse.ir.term import Attribute, Term
 
 _ARITHMETIC = {"add": " + ", "mul": "·", "div": " / ", "floordiv": " // ", "mod": " % "}
 _INFIX = _ARITHMETIC | {"le": " ≤ ", "lt": " < ", "eq": " = ", "and": " ∧ ", "or": " ∨ "}
-_STEPS = {"rotate", "stored", "contract", "mask", "softmax", "logsumexp"}
+_STEPS = {"normalise", "rotate", "stored", "contract", "mask", "softmax", "logsumexp"}
 
 Spell = Callable[[Term], str]
 

@@ -14,7 +14,7 @@ from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
 from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
 
-_PROLOGUE = ("rotate",)
+_PROLOGUE = ("rotate", "normalise")
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
-from attnfuse.plan.kernel import QueryMajor, Schedule
+from attnfuse.plan.kernel import Load, QueryMajor, Schedule
 
 _GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
 """block_q, block_k, threads: the largest that fits wins. Each M = block_q has a whole
@@ -53,11 +53,15 @@ def shared_memory(plan: QueryMajor) -> int:
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
     total = tiles.threads * _REDUCTION_BYTES
-    total += tiles.block_k * _row_bytes(plan, plan.value.parameter) * stages
+    total += tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
     for query, key in plan.streams:
         total += tiles.block_q * _row_bytes(plan, query.parameter)
-        total += tiles.block_k * _row_bytes(plan, key.parameter) * stages * (1 + bool(key.steps))
+        total += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)
     return total
+
+
+def _buffers(load: Load, stages: int) -> int:
+    return stages * (2 if load.steps else 1)
 
 
 def padded(features: int) -> int:

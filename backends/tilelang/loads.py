@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnfuse.backends.tilelang.expressions import Expressions
+from attnfuse.backends.tilelang.expressions import Expressions, spell_number
 from attnfuse.backends.tilelang.header import batch_labels, block_indices
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.text import Text
@@ -42,6 +42,10 @@ class Loads:
         shape = (rows, self._words.features(self._plan.width(load)))
         for name in dict.fromkeys((self.arriving(load, ahead=ahead), self.tile(load))):
             self._text.line(f"{name} = {self._words.shared(shape, dtype)}")
+        if any(step.op.name == "normalise" for step in load.steps):
+            squares = (rows, self._words.reduced(self._plan.width(load)))
+            self._text.line(f"{self.tile(load)}_squares = {self._words.fragment(squares)}")
+            self._text.line(f"{self.tile(load)}_divisor = {self._words.fragment((rows,))}")
 
     def copy(self, load: Load, head: str, first: str, rows: int, *, ahead: bool) -> None:
         """Write the copy of ``rows`` rows from memory; rows and features beyond the end are 0."""
@@ -54,18 +58,47 @@ class Loads:
     def prologue(self, load: Load, index: str, first: str, rows: int, *, ahead: bool) -> None:
         """Write the steps of a load's prologue, on rows that start at position ``first``."""
         source, tile = self.arriving(load, ahead=ahead), self.tile(load)
+        indices = block_indices(self._plan) | {index: f"{first} + i"}
+        indices |= {"d": "j", "e": "j"}
+        expressions = Expressions(self._plan, indices)
         for step in load.steps:
-            self._text.comment(f"{tile} = {step.op.name} {source}, {step['pairing']} pairs")
-            self._rotate(step, source, tile, f"{first} + i", index, rows)
+            attributes = ", ".join(map(str, step.attributes))
+            self._text.comment(f"{tile} = {step.op.name} {source}, {attributes}")
+            write = self._rotate if step.op.name == "rotate" else self._normalise
+            write(step, source, tile, expressions, rows)
             source = tile
 
+    def _normalise(
+        self, step: Term, source: str, tile: str, expressions: Expressions, rows: int
+    ) -> None:
+        words, text = self._words, self._text
+        size = step.type.axes[-1].size
+        assert isinstance(size, int)
+        features, dtype = words.features(size), words.tile(step.type.dtype)
+        with text.block(f"for i, j in {words.each(rows, words.reduced(size))}:"):
+            place = "j" if words.reduced(size) == features else f"T.min(j, {features - 1})"
+            text.line(f'one = T.cast({source}[i, {place}], "float32")')
+            square = "one * one" if place == "j" else f"T.if_then_else(j < {size}, one * one, 0.0)"
+            text.line(f"{tile}_squares[i, j] = {square}")
+        text.line(f"T.reduce_sum({tile}_squares, {tile}_divisor, dim=1)")
+        eps = spell_number(step["eps"])
+        with text.block(f"for i in {words.each(rows)}:"):
+            total = f"{tile}_divisor[i]"
+            root = f"T.sqrt({total} / {size} + {eps})"
+            root = root if step["kind"] == "rms" else f"T.max(T.sqrt({total}), {eps})"
+            text.line(f"{tile}_divisor[i] = {root}")
+        weight = expressions.spell(step.operands[1])
+        with text.block(f"for i, j in {words.each(rows, features)}:"):
+            value = f'T.cast({source}[i, j], "float32") / {tile}_divisor[i]'
+            value = value if weight == "T.float32(1.0)" else f"{value} * {weight}"
+            text.line(f'{tile}[i, j] = T.cast({value}, "{dtype}")')
+
     def _rotate(
-        self, step: Term, source: str, tile: str, position: str, index: str, rows: int
+        self, step: Term, source: str, tile: str, expressions: Expressions, rows: int
     ) -> None:
         cos, sin, positions = step.operands[1:]
         half, size = cos.type.axes[1].size, step.type.axes[-1].size
         assert isinstance(half, int) and isinstance(size, int)
-        expressions = Expressions(self._plan, block_indices(self._plan) | {index: position})
         row = expressions.nearest(ir.unpack(positions), cos.type.axes[0].size)
         first, second = _pair(step.text("pairing"), half)
         dtype = self._words.tile(step.type.dtype)

@@ -11,7 +11,9 @@ _WORDS = (
     "b"
 )
 _OWN = frozenset(_WORDS.split())
-_DERIVED = re.compile(r"(b\d+|score_\d+|batch\d+|\w+_(tile|raw)|\w+_stride_\w+|\w+_dim\d+)")
+_DERIVED = re.compile(
+    r"(b\d+|score_\d+|batch\d+|\w+_(tile|raw|squares|divisor)|\w+_stride_\w+|\w+_dim\d+)"
+)
 
 
 def identifier(name: str) -> str:

@@ -157,6 +157,7 @@ class _Body:
             with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
                 self.text.line("out_sum[i, j] = out_sum[i, j] * rescale[i]")
         self.loads.copy(value, self._key_head(value.parameter), "k_first", self.keys, ahead=True)
+        self.loads.prologue(value, "k", "k_first", self.keys, ahead=True)
         if self.words.on_gpu:
             self.text.line("T.copy(score, weights)")
         weights = "weights" if self.words.on_gpu else "score"

@@ -132,6 +132,47 @@ def test_what_rope_refuses() -> None:
         trace(different, table, table, head_dim=6)
 
 
+def test_what_norm_refuses() -> None:
+    def scores(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        return af.norm(af.scores(q, k))
+
+    def kind(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        return af.norm(q, kind="layer")
+
+    def eps(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        return af.norm(q, eps=-1.0)
+
+    def weight(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
+        return af.norm(q, wide)
+
+    def values(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
+        return af.norm(q, wide[af.k, 0])
+
+    with pytest.raises(WrongArgument, match=r"norm: x is .*; give a query, a key or a value"):
+        trace(scores)
+    with pytest.raises(WrongArgument, match=r"kind is layer; give 'rms' or 'l2'"):
+        trace(kind)
+    with pytest.raises(WrongArgument, match=r"eps is -1\.0; give 0 or a positive number"):
+        trace(eps)
+    with pytest.raises(WrongArgument, match=r"weight is 2 dimensions; give a tensor \(features,\)"):
+        trace(weight, torch.zeros(2, 8))
+    with pytest.raises(DoesNotFit, match=r"normalise: the weight is float32\[k=kv_len\]"):
+        trace(values, torch.zeros(4, 1))
+
+
+def test_what_sinks_and_gates_refuse() -> None:
+    def sink(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
+        return af.attend(af.softmax(af.scores(q, k), sink=wide[0, af.k]), v)
+
+    def gate(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
+        return af.gate(af.attend(af.softmax(af.scores(q, k)), v), wide)
+
+    with pytest.raises(WrongArgument, match=r"softmax: sink is .*without af\.k"):
+        trace(sink, torch.zeros(1, 4))
+    with pytest.raises(WrongArgument, match=r"gate: values is 2 dimensions; give 4 dimensions"):
+        trace(gate, torch.zeros(1, 4))
+
+
 def test_what_the_other_blocks_refuse() -> None:
     def swapped(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
         return af.scores(k, q)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -235,7 +237,10 @@ def test_what_no_kernel_covers_is_refused_with_the_term() -> None:
 
 
 def test_a_lambda_is_a_variant_too() -> None:
-    variant = af.variant(lambda q, k, v: af.attend(af.softmax(af.scores(q, k)), v))
+    body: Callable[[af.Query, af.Key, af.Value], af.Traced] = lambda q, k, v: af.attend(  # noqa: E731
+        af.softmax(af.scores(q, k)), v
+    )
+    variant = af.variant(body)
     q = torch.randn(1, 1, 4, 8)
     assert "def variant(" in variant.source(q, q, q)
 

@@ -23,6 +23,7 @@ DISCRETE = {"floordiv", "mod", "le", "lt", "eq", "and", "or", "not"}
 ELSEWHERE = {
     "gather",
     "indexed",
+    "normalise",
     "rotate",
     "stored",
     "concat",

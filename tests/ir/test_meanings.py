@@ -558,6 +558,29 @@ def scores(dtype: DType = DType.float64) -> Term:
     return tensor("s", B, Q, K, dtype=dtype)
 
 
+@means("normalise")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normalised_features_have_length_one_times_the_weight(dtype: DType) -> None:
+    x, gain = tensor("x", Q, D, dtype=dtype), table("gain", 4, dtype=DType.float64)
+    weight = ir.gather(gain, ir.index("d", (D,)))
+    inputs = {x: draw(3, 4).to(torch_type(dtype)), gain: draw(4, seed=1)}
+    inputs[x][0] = 0.0
+    rows, gains = items(inputs[x]), items(inputs[gain])
+    for kind, eps in (("rms", 1e-3), ("l2", 0.5), ("rms", 0.0)):
+        found = value(ir.normalise(x, weight, kind, eps), inputs)
+        assert found.dtype == torch_type(dtype)
+        for row, got in zip(rows, found, strict=True):
+            squares = math.fsum(each * each for each in row)
+            divisor = math.sqrt(squares / 4 + eps) if kind == "rms" else max(squares**0.5, eps)
+            if divisor == 0.0:
+                assert got.isnan().all()
+                continue
+            wanted = [each / divisor * g for each, g in zip(row, gains, strict=True)]
+            exact = torch.tensor(wanted, dtype=torch.float64)
+            kinds = torch.finfo(got.dtype)
+            assert bool(((got.double() - exact).abs() <= 2 * kinds.eps * exact.abs()).all())
+
+
 @means("mask")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_mask_is_minus_infinity_where_nothing_is_visible(dtype: DType) -> None:

@@ -55,7 +55,7 @@ def _all(grid: Grid, extra: Extra) -> Tensor | bool:
     return True
 
 
-def _unchanged(x: Tensor, extra: Extra) -> Tensor:
+def _unchanged(x: Tensor, extra: Extra, which: str) -> Tensor:
     return x
 
 
@@ -78,7 +78,7 @@ class Case:
         head_dim: features of queries and keys.
         value_dim: features of values.
         extra: makes the captured tensors for a call.
-        prologue: what is done to queries and keys, densely.
+        prologue: what is done to queries, keys and values, densely; told which by their letter.
         score: what is done to scores, densely.
         visible: what is visible, densely.
         finish: makes the outputs of masked scores and values, densely.
@@ -91,7 +91,7 @@ class Case:
     head_dim: int = 32
     value_dim: int = 32
     extra: Callable[[Sizes, torch.Generator], Extra] = _nothing
-    prologue: Callable[[Tensor, Extra], Tensor] = _unchanged
+    prologue: Callable[[Tensor, Extra, str], Tensor] = _unchanged
     score: Score = _same
     visible: Callable[[Grid, Extra], Tensor | bool] = _all
     finish: Callable[[Tensor, Tensor, Grid, Extra], tuple[Tensor, ...]] = _softmax
@@ -121,7 +121,7 @@ class Case:
         extra = {n: t.to(dtype) if t.is_floating_point() else t for n, t in extra.items()}
         q, k, v = (tensor.to(dtype) for tensor in tensors)
         group = self.heads // self.key_heads
-        q, k = self.prologue(q, extra), self.prologue(k, extra)
+        q, k, v = (self.prologue(x, extra, n) for x, n in zip((q, k, v), "qkv", strict=True))
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(self.head_dim)
         grid = _grid(scores)
@@ -192,6 +192,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
     turned = (first * cos - second * sin, second * cos + first * sin)
     both = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
     return torch.cat((both, x[..., 2 * half :]), -1)
+
+
+def _rotated(*, interleaved: bool) -> Callable[[Tensor, Extra, str], Tensor]:
+    def prologue(x: Tensor, extra: Extra, which: str) -> Tensor:
+        if which == "v":
+            return x
+        return rotate(x, extra["cos"], extra["sin"], interleaved=interleaved)
+
+    return prologue
 
 
 def _tables(rotary_dim: int) -> Callable[[Sizes, torch.Generator], Extra]:
@@ -379,6 +388,35 @@ def _gated(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor,
     return out * extra["gate"].sigmoid(), damped, lse * 2.0 + gain.squeeze(-1)
 
 
+@af.variant
+def qwen(
+    q: af.Query,
+    k: af.Key,
+    v: af.Value,
+    q_weight: af.Captured,
+    k_weight: af.Captured,
+    cos: af.Captured,
+    sin: af.Captured,
+) -> tuple[af.Traced, af.Traced]:
+    """Qwen 3: RMS norms of queries and keys, then rotary embedding; here values have length 1."""
+    q_turned = af.rope(af.norm(q, q_weight), cos, sin)
+    k_turned = af.rope(af.norm(k, k_weight), cos, sin)
+    s = af.mask(af.scores(q_turned, k_turned), af.causal())
+    return af.attend(af.softmax(s), af.norm(v, kind="l2", eps=0.5)), af.lse(s)
+
+
+def _qwen_inputs(sizes: Sizes, generator: torch.Generator) -> Extra:
+    weights = {name: torch.rand(40, generator=generator) + 0.5 for name in ("q_weight", "k_weight")}
+    return weights | _tables(16)(sizes, generator)
+
+
+def _qwen(x: Tensor, extra: Extra, which: str) -> Tensor:
+    if which == "v":
+        return x / x.square().sum(-1, keepdim=True).sqrt().clamp_min(0.5)
+    normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * extra[f"{which}_weight"]
+    return rotate(normed, extra["cos"], extra["sin"], interleaved=False)
+
+
 HALVES = (torch.float16, torch.bfloat16)
 
 CASES = (
@@ -407,7 +445,7 @@ CASES = (
         head_dim=128,
         value_dim=128,
         extra=_tables(128),
-        prologue=lambda x, extra: rotate(x, extra["cos"], extra["sin"], interleaved=False),
+        prologue=_rotated(interleaved=False),
         visible=lambda grid, extra: grid.k <= grid.shifted,
         dtypes=(torch.float32, torch.float16),
     ),
@@ -415,7 +453,7 @@ CASES = (
         partly_rotated,
         head_dim=40,
         extra=_tables(16),
-        prologue=lambda x, extra: rotate(x, extra["cos"], extra["sin"], interleaved=True),
+        prologue=_rotated(interleaved=True),
     ),
     Case(
         softcap,
@@ -470,6 +508,16 @@ CASES = (
         head_dim=24,
         extra=lambda sizes, generator: {"temperature": torch.tensor(0.7)},
         score=_scalars,
+    ),
+    Case(
+        qwen,
+        heads=4,
+        key_heads=1,
+        head_dim=40,
+        extra=_qwen_inputs,
+        prologue=_qwen,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, torch.float16),
     ),
     Case(
         sinks,

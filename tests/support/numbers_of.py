@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 
 def numbers(tensor: Tensor) -> Any:
     """The entries of a tensor as nested lists."""
-    values: Any = tensor.tolist()  # pyright: ignore[reportUnknownMemberType]
-    return values
+    return cast("Any", tensor).tolist()
