@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -141,7 +142,7 @@ class Example:
     def _rest(self, name: str, sort: str, before: int) -> tuple[Term, ...]:
         if name not in self._rests:
             count = self.world.random.choice((1, 1, 2) if before < 2 else (0, 0, 1))
-            self._rests[name] = (sort, tuple(self._value(sort) for _ in range(count)))
+            self._rests[name] = (sort, tuple(self._value(sort, NUMBERS) for _ in range(count)))
         known, leaves = self._rests[name]
         if known != sort:
             raise NoFit
@@ -177,9 +178,10 @@ class Example:
             return ir.const(self.world.random.choice(NUMBERS))
         if pattern.kind is Kind.closed and sort in AXES:
             return self.world.closed(sort)
-        return self._value(sort)
+        # what is computed is never +∞: AttnFuse asks that of its inputs
+        return self._value(sort, tuple(number for number in NUMBERS if number != math.inf))
 
-    def _value(self, sort: str) -> Term:
+    def _value(self, sort: str, numbers: tuple[float, ...]) -> Term:
         """A term of a sort: mostly a leaf, but also what rules tend to go wrong with."""
         world = self.world
         if sort in ("cos", "sin"):
@@ -189,7 +191,7 @@ class Example:
         if sort == "predicate":
             return world.closed(sort) if world.chance(0.85) else _comparison(world)
         if world.chance(0.1):
-            return ir.const(world.random.choice(NUMBERS))
+            return ir.const(world.random.choice(numbers))
         if world.chance(0.25):
             return world.closed(sort)
         leaf = world.input("query", [world.axes[name] for name in AXES[sort]])

@@ -136,6 +136,7 @@ class World:
             lambda: ir.sub(ir.length(self.axes["k"].size), ir.length(self.axes["q"].size)),
             lambda: ir.gather(natural, self.index("b")),
             lambda: ir.gather(self.whole(-3, 6, batch), self.index("b")),
+            lambda: ir.minimum(ir.gather(self.whole(-3, 6, batch), self.index("b")), ir.const(2)),
         ]
         return self.random.choice(choices)()
 
@@ -202,6 +203,7 @@ class World:
             lambda: ir.le(k, ir.add(q, ir.const(self.random.choice((-1, 0, 1, 2, 9))))),
             lambda: ir.le(q, ir.add(k, ir.const(wide))),
             lambda: ir.le(k, ir.add(q, self.offset())),
+            lambda: ir.le(ir.const(0), self.offset()),
             lambda: ir.lt(k, ir.gather(self.whole(0, 7, batch), self.index("b"))),
             lambda: ir.lt(k, ir.length(self.axes["k"].size)),
             lambda: ir.le(ir.const(-wide), ir.sub(k, q)),
