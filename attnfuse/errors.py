@@ -231,7 +231,9 @@ class MalformedRule(AttnFuseError, ValueError):
 class RuleFailed(AttnFuseError, RuntimeError):
     """The right side or the condition of a rewrite rule raised an error when it was applied."""
 
-    message = "{where}: rule {rule}: {problem}\n  applied to {term}"
+    message = (
+        "{where}: rule {rule}: {problem}; mend it, or let it decline here\n  applied to {term}"
+    )
 
 
 class UnequalFacts(AttnFuseError, TypeError):
@@ -274,13 +276,19 @@ class NoRules(AttnFuseError, ValueError):
 class NotEqual(AttnFuseError, ValueError):
     """A derivation was asked for between terms that were not found equal."""
 
-    message = "these terms were not found to be equal\n  {one}\n  {other}"
+    message = (
+        "these terms were not found to be equal; saturate first, or with more rules"
+        "\n  {one}\n  {other}"
+    )
 
 
 class NothingToExtract(AttnFuseError, ValueError):
     """Every form of a term costs infinitely much or was rejected."""
 
-    message = "no form of this term can be used: {problem}\n  {term}"
+    message = (
+        "no form of this term can be used: {problem}; add a rule that leads to one that can"
+        "\n  {term}"
+    )
 
 
 class NoInstance(AttnFuseError, ValueError):
