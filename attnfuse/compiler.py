@@ -1,7 +1,7 @@
 """The pipeline: one function for each arrow between a program and its kernel.
 
-    program ──saturate──▶ programs ──make_plan──▶ plan ──emit──▶ source ──lower──▶ target code
-                                                                  └───────build──────▶ kernel
+    program ──saturate──▶ programs ──make_plans──▶ plans ──emit──▶ source ──lower──▶ target code
+                                                                    └──────build──────▶ kernel
 
 Each thing between arrows is a value that prints itself and hangs off `Compiled`.
 """
@@ -26,7 +26,7 @@ from attnfuse.files import write_atomically
 from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
-from attnfuse.plan import QueryMajor, match, schedule
+from attnfuse.plan import Part, QueryMajor, match, schedule, split
 from attnfuse.plan.schedule import UNSCHEDULED
 from attnfuse.runtime.cache import folder_of
 from attnfuse.settings import get_settings
@@ -48,8 +48,10 @@ def saturate(program: Program, device: Device) -> list[Program]:
     return [program]
 
 
-def make_plan(program: Program, device: Device, contiguous: Mapping[str, bool]) -> QueryMajor:
-    """The launch that computes ``program``, with tiles that fit ``device``.
+def make_plans(
+    program: Program, device: Device, contiguous: Mapping[str, bool]
+) -> list[tuple[Part, QueryMajor]]:
+    """The launches that compute ``program``, with tiles that fit ``device``.
 
     Raises:
         CannotLower: no kernel form covers the program.
@@ -61,7 +63,10 @@ def make_plan(program: Program, device: Device, contiguous: Mapping[str, bool]) 
                 f"{device.title} multiplies no {term.type.dtype} yet; pass float16 or bfloat16"
             )
             raise CannotLower(problem=problem, term=term)
-    return schedule(match(program, contiguous, UNSCHEDULED), device)
+    parts = split(program)
+    known = {name: True for part in parts for name in part.keeps} | dict(contiguous)
+    plans = (match(part.program, known, UNSCHEDULED) for part in parts)
+    return [(part, schedule(plan, device)) for part, plan in zip(parts, plans, strict=True)]
 
 
 def emit(plan: QueryMajor, program: Program, device: Device) -> Source:
@@ -91,24 +96,18 @@ def build(plan: QueryMajor, source: Source, lowered: Callable[[], Lowered]) -> K
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A variant, compiled for one signature and one device.
-
-    What needs tools is made when it is first asked for: `lowered`, `kernel`.
+class Launch:
+    """One kernel of a compiled variant. What needs tools is made when it is first asked for.
 
     Attributes:
-        traced: the program as it was traced.
-        program: the form that was chosen.
-        plan: what its launch does.
+        part: its share of the program.
+        plan: what it does.
         source: the TileLang program.
-        device: what it was compiled for.
     """
 
-    traced: Program
-    program: Program
+    part: Part
     plan: QueryMajor
     source: Source
-    device: Device
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -120,8 +119,44 @@ class Compiled:
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel, ready to be called."""
-        _log.info("building %s for %s", self.source.name, self.device.title)
+        _log.info("building %s for %s", self.source.name, self.source.device.title)
         return build(self.plan, self.source, lambda: self.lowered)
+
+    def made(self) -> Iterator[str]:
+        """What exists so far, in words."""
+        yield f"{_lines(self.source.text)} lines of TileLang, {self.source.digest}"
+        if "lowered" in self.__dict__:
+            lowered = self.lowered
+            shared = f", {lowered.shared_memory} bytes of shared memory"
+            yield f"{_lines(lowered.text)} lines of {lowered.extension}{shared}"
+        if "kernel" in self.__dict__:
+            yield f"a kernel in this process, built in {folder_of(self.source.digest)}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A variant, compiled for one signature and one device.
+
+    Attributes:
+        traced: the program as it was traced.
+        program: the form that was chosen.
+        launches: the kernels that compute it, in the order in which they run.
+        device: what it was compiled for.
+    """
+
+    traced: Program
+    program: Program
+    launches: tuple[Launch, ...]
+    device: Device
+
+    def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> tuple[Tensor, ...]:
+        """The outputs for these inputs, by name, and the sizes that they have."""
+        known = dict(tensors)
+        outputs: tuple[Tensor, ...] = ()
+        for launch in self.launches:
+            outputs = launch.kernel(known, sizes)
+            known.update(zip(launch.part.keeps, outputs, strict=False))
+        return outputs
 
     def explain(self) -> str:
         """What the compiler did, as text."""
@@ -132,24 +167,11 @@ class Compiled:
             _indented(self.traced),
             "",
             "rewriting: none yet, the traced graph is the chosen one",
-            "",
-            "plan",
-            _indented(self.plan),
-            "",
-            "made",
-            *(f"  {line}" for line in self._made()),
         ]
+        for launch in self.launches:
+            lines += ["", "plan", _indented(launch.plan), "", "made"]
+            lines += [f"  {line}" for line in launch.made()]
         return "\n".join(lines)
-
-    def _made(self) -> Iterator[str]:
-        """What exists so far: nothing is made before it is asked for."""
-        yield f"{_lines(self.source.text)} lines of TileLang, {self.source.digest}"
-        if "lowered" in self.__dict__:
-            lowered = self.lowered
-            shared = f", {lowered.shared_memory} bytes of shared memory"
-            yield f"{_lines(lowered.text)} lines of {lowered.extension}{shared}"
-        if "kernel" in self.__dict__:
-            yield f"a kernel in this process, built in {folder_of(self.source.digest)}"
 
     def __str__(self) -> str:
         return self.explain()
@@ -171,13 +193,15 @@ def compile_program(program: Program, device: Device, contiguous: Mapping[str, b
     verify(program)
     chosen = saturate(program, device)[0]
     verify(chosen)
-    plan = make_plan(chosen, device, contiguous)
-    source = emit(plan, chosen, device)
-    _log.info("%s for %s: %s", program.name, device.title, plan.schedule)
-    _dump(source, "graph.txt", f"{chosen}\n")
-    _dump(source, "plan.txt", f"{plan}\n")
-    _dump(source, "program.py", source.text)
-    return Compiled(program, chosen, plan, source, device)
+    launches: list[Launch] = []
+    for part, plan in make_plans(chosen, device, contiguous):
+        source = emit(plan, part.program, device)
+        launches.append(Launch(part, plan, source))
+        _log.info("%s for %s: %s", plan.name, device.title, plan.schedule)
+        _dump(source, "graph.txt", f"{part.program}\n")
+        _dump(source, "plan.txt", f"{plan}\n")
+        _dump(source, "program.py", source.text)
+    return Compiled(program, chosen, tuple(launches), device)
 
 
 def _dump(source: Source, name: str, text: str) -> None:

@@ -90,7 +90,7 @@ class Variant:
     def source(
         self, *args: object, device: str | None = None, lang: str = "tilelang", **kwargs: object
     ) -> str:
-        """The generated program as text.
+        """The generated program as text; of several launches, one after the other.
 
         Args:
             args: as for `compile`.
@@ -104,8 +104,9 @@ class Variant:
         if lang not in ("tilelang", "target"):
             allowed = "'tilelang' or 'target'"
             raise WrongArgument(function="source", argument="lang", given=lang, allowed=allowed)
-        compiled = self.compile(*args, device=device, **kwargs)
-        return compiled.source.text if lang == "tilelang" else compiled.lowered.text
+        launches = self.compile(*args, device=device, **kwargs).launches
+        texts = (each.source.text if lang == "tilelang" else each.lowered.text for each in launches)
+        return "\n\n".join(texts)
 
     def reference(
         self, *args: object, exact: bool = True, **kwargs: object

@@ -100,13 +100,14 @@ def write_programs() -> None:
     tensors = tuple(each.to("meta") for each in inputs("cpu", torch.bfloat16))
     for device in DEVICES:
         compiled = llama.compile(*tensors, device=device)
-        arch = compiled.device.arch
-        files = {f"llama_{arch}.py": compiled.source.text}
-        files[f"llama_{arch}.{compiled.lowered.extension}"] = compiled.lowered.text
+        (launch,) = compiled.launches
+        arch, lowered = compiled.device.arch, launch.lowered
+        files = {f"llama_{arch}.py": launch.source.text}
+        files[f"llama_{arch}.{lowered.extension}"] = lowered.text
         for name, text in files.items():
             (OUT / name).write_text(text, encoding="utf-8")
-        print(f"{device:>8} ({arch}): {compiled.plan.schedule}")
-        print(f"{'':>8} shared memory {compiled.lowered.shared_memory} bytes; {', '.join(files)}")
+        print(f"{device:>8} ({arch}): {launch.plan.schedule}")
+        print(f"{'':>8} shared memory {lowered.shared_memory} bytes; {', '.join(files)}")
 
 
 def main() -> None:

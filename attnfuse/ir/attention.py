@@ -197,7 +197,7 @@ def _mean_concat(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
 def _infer_normalise(term: Term) -> Type:
     x, weight = (operand.type for operand in term.operands)
     fits(
-        x.dtype.is_float and x.axes[-1:] and x.axes[-1].name in ("d", "e"),
+        x.dtype.is_float and bool(x.axes) and x.axes[-1].name in ("d", "e"),
         "normalise",
         f"its operand is {x}",
         "normalise the features of queries, keys or values",

@@ -3,5 +3,16 @@
 from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
 from attnfuse.plan.match import match
 from attnfuse.plan.schedule import schedule
+from attnfuse.plan.split import Part, split
 
-__all__ = ["Load", "Parameter", "QueryMajor", "Result", "Schedule", "match", "schedule"]
+__all__ = [
+    "Load",
+    "Parameter",
+    "Part",
+    "QueryMajor",
+    "Result",
+    "Schedule",
+    "match",
+    "schedule",
+    "split",
+]

@@ -13,6 +13,7 @@ from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
 from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
+from attnfuse.plan.split import is_attend
 
 _PROLOGUE = ("rotate", "normalise")
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
@@ -51,14 +52,10 @@ def match(program: Program, contiguous: Mapping[str, bool], schedule: Schedule) 
 
 def _attend(program: Program) -> Term:
     """The contraction with the values; there has to be one."""
-    found = [term for term in program.terms() if _is_over_keys(term)]
+    found = [term for term in program.terms() if is_attend(term)]
     if len(found) != 1:
         _refuse(program.outputs[0], f"it has {len(found)} contractions over keys, not one")
     return found[0]
-
-
-def _is_over_keys(term: Term) -> bool:
-    return term.op.name == "contract" and term["over"] == "k"
 
 
 def _peel(scores: Term) -> tuple[Term, Term]:

@@ -36,7 +36,7 @@ def call(compiled: Compiled, tensors: Mapping[str, Tensor]) -> Outputs:
     _refuse_gradients(compiled.program.name, tensors)
     problem = missing_tool(compiled.device)
     if problem is None:
-        outputs = compiled.kernel(tensors, sizes)
+        outputs = compiled.run(tensors, sizes)
     else:
         outputs = _stand_in(compiled, tensors, problem, sizes)
     return outputs[0] if len(outputs) == 1 else outputs

@@ -94,6 +94,44 @@ def test_two_contractions_make_one_score() -> None:
         check((out, lse), dense(torch.float64), dense(torch.float32))
 
 
+@af.variant
+def differential(
+    q1: af.Query, q2: af.Query, k1: af.Key, k2: af.Key, v: af.Value, lam: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Differential attention (Ye et al., 2024), λ learnt for each head; and what its parts saw."""
+    s1 = af.mask(af.scores(q1, k1), af.causal())
+    s2 = af.mask(af.scores(q2, k2), af.causal())
+    first, second = af.attend(af.softmax(s1), v), af.attend(af.softmax(s2), v)
+    return first - lam[af.h] * second, af.lse(s1) - af.lse(s2)
+
+
+def test_several_attentions_are_launches_that_the_last_one_combines() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for batch, q_len, kv_len in ((2, 70, 130), (1, 1, 1), (1, 0, 5)):
+        heads = ((4, q_len, 16), (4, q_len, 16), (2, kv_len, 16), (2, kv_len, 16), (2, kv_len, 24))
+        tensors = [torch.randn(batch, *shape, generator=generator) for shape in heads]
+        lam = torch.rand(4, generator=generator)
+
+        def dense(
+            dtype: torch.dtype, tensors: list[Tensor] = tensors, lam: Tensor = lam
+        ) -> tuple[Tensor, Tensor]:
+            q1, q2, k1, k2, v = (tensor.to(dtype) for tensor in tensors)
+            k1, k2, v = (tensor.repeat_interleave(2, 1) for tensor in (k1, k2, v))
+            rows, columns = q1.shape[2], k1.shape[2]
+            hidden = torch.ones(rows, columns).triu(1 + columns - rows).bool()
+            scores = (q @ k.transpose(-1, -2) / 4 for q, k in ((q1, k1), (q2, k2)))
+            parts = [dense_softmax(s.masked_fill(hidden, float("-inf")), v) for s in scores]
+            (first, one), (second, other) = parts
+            return first - lam.to(dtype)[:, None, None] * second, one - other
+
+        got = differential(*tensors, lam)
+        assert isinstance(got, tuple)
+        check(got, dense(torch.float64), dense(torch.float32))
+    launches = differential.compile(*tensors, lam).launches
+    assert [launch.plan.name for launch in launches] == ["differential_part0", "differential"]
+    assert "part0_0" in launches[1].source.text
+
+
 def test_two_batch_axes_are_kept_apart() -> None:
     """Evoformer: a bias over rows varies along one batch axis, a pair bias along the other."""
 

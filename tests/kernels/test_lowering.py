@@ -16,7 +16,7 @@ from torch import Tensor
 
 import attnfuse as af
 from attnfuse.backends.tilelang.source import Source
-from attnfuse.compiler import Compiled
+from attnfuse.compiler import Launch
 from attnfuse.devices import all_devices, find_device
 from attnfuse.errors import DoesNotFitDevice, UnknownDevice
 from attnfuse.plan.schedule import shared_memory
@@ -37,11 +37,13 @@ def llama(
 
 
 @cache
-def compiled(device: str) -> Compiled:
+def compiled(device: str) -> Launch:
     """Llama 3 8B's attention for a device."""
     shapes = ((1, 32, 1024, 128), (1, 8, 1024, 128), (1, 8, 1024, 128))
     qkv = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
-    return llama.compile(*qkv, *af.rope_tables(1024, 128, device="meta"), device=device)
+    tables = af.rope_tables(1024, 128, device="meta")
+    (launch,) = llama.compile(*qkv, *tables, device=device).launches
+    return launch
 
 
 def without_versions(source: Source) -> str:
@@ -91,9 +93,9 @@ SAMPLE = [(case, GPUS[place % len(GPUS)]) for place, case in enumerate(CASES)]
 )
 def test_every_variant_lowers_for_a_gpu(case: Case, device: str) -> None:
     tensors, extra = case.inputs(Sizes(1, 64, 64), torch.float16, torch.Generator())
-    lowered = case.variant.compile(*tensors, **extra, device=device).lowered
-    assert f"{case.name}_kernel" in lowered.text
-    assert lowered.shared_memory <= all_devices()[device].shared_memory
+    for launch in case.variant.compile(*tensors, **extra, device=device).launches:
+        assert f"{launch.plan.name}_kernel" in launch.lowered.text
+        assert launch.lowered.shared_memory <= all_devices()[device].shared_memory
 
 
 def meta(head_dim: int, dtype: torch.dtype = torch.float16) -> list[Tensor]:
@@ -102,7 +104,8 @@ def meta(head_dim: int, dtype: torch.dtype = torch.float16) -> list[Tensor]:
 
 
 def test_tiles_shrink_until_they_fit() -> None:
-    plans = [CASES[0].variant.compile(*meta(d), device="mi300x").plan for d in (64, 128, 256)]
+    compiled = [CASES[0].variant.compile(*meta(d), device="mi300x") for d in (64, 128, 256)]
+    plans = [each.launches[0].plan for each in compiled]
     areas = [plan.schedule.block_q * plan.schedule.block_k for plan in plans]
     assert areas[0] > areas[1] > areas[2]
     limit = find_device("mi300x").shared_memory

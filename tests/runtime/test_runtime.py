@@ -182,14 +182,14 @@ def test_the_cpu_exponential_is_accurate(tmp_path: Path) -> None:
 
 def test_each_stage_is_dumped_where_asked(tmp_path: Path) -> None:
     with af.use(dump_dir=tmp_path):
-        compiled = fresh(7.0).compile(*qkv())
-        text = compiled.lowered.text
+        (launch,) = fresh(7.0).compile(*qkv()).launches
+        text = launch.lowered.text
     (folder,) = tmp_path.iterdir()
-    assert folder.name == f"capped-cpu-{compiled.source.digest[:8]}"
+    assert folder.name == f"capped-cpu-{launch.source.digest[:8]}"
     stages = {path.name: path.read_text() for path in folder.iterdir()}
     assert set(stages) == {"graph.txt", "plan.txt", "program.py", "kernel.cpp"}
-    assert stages["program.py"] == compiled.source.text and stages["kernel.cpp"] == text
-    assert stages["graph.txt"] == f"{compiled.program}\n"
+    assert stages["program.py"] == launch.source.text and stages["kernel.cpp"] == text
+    assert stages["graph.txt"] == f"{launch.part.program}\n"
 
 
 def test_explain_and_source_show_what_runs() -> None:
@@ -199,7 +199,7 @@ def test_explain_and_source_show_what_runs() -> None:
         assert part in text
     source = variant.source(*tensors)
     compile(source, "program.py", "exec")
-    folder = cache.folder_of(variant.compile(*tensors).source.digest)
+    folder = cache.folder_of(variant.compile(*tensors).launches[0].source.digest)
     variant(*tensors)
     assert (folder / "program.py").read_text() == source
     built = variant.explain(*tensors)
