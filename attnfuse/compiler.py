@@ -26,7 +26,7 @@ from attnfuse.files import write_atomically
 from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
-from attnfuse.plan import Part, QueryMajor, match, schedule, split
+from attnfuse.plan import Part, Pattern, QueryMajor, match, schedule, split
 from attnfuse.plan.schedule import UNSCHEDULED
 from attnfuse.runtime.cache import folder_of
 from attnfuse.settings import get_settings
@@ -49,7 +49,7 @@ def saturate(program: Program, device: Device) -> list[Program]:
 
 
 def make_plans(
-    program: Program, device: Device, contiguous: Mapping[str, bool]
+    program: Program, device: Device, patterns: Mapping[str, Pattern]
 ) -> list[tuple[Part, QueryMajor]]:
     """The launches that compute ``program``, with tiles that fit ``device``.
 
@@ -64,7 +64,7 @@ def make_plans(
             )
             raise CannotLower(problem=problem, term=term)
     parts = split(program)
-    known = {name: True for part in parts for name in part.keeps} | dict(contiguous)
+    known = {name: Pattern() for part in parts for name in part.keeps} | dict(patterns)
     plans = (match(part.program, known, UNSCHEDULED) for part in parts)
     return [(part, schedule(plan, device)) for part, plan in zip(parts, plans, strict=True)]
 
@@ -177,13 +177,13 @@ class Compiled:
         return self.explain()
 
 
-def compile_program(program: Program, device: Device, contiguous: Mapping[str, bool]) -> Compiled:
+def compile_program(program: Program, device: Device, patterns: Mapping[str, Pattern]) -> Compiled:
     """Everything up to the TileLang program.
 
     Args:
         program: a traced program.
         device: what to compile for.
-        contiguous: for each input, whether its last dimension has stride 1.
+        patterns: for each input, its place in memory.
 
     Raises:
         CannotLower: no kernel form covers the program.
@@ -194,7 +194,7 @@ def compile_program(program: Program, device: Device, contiguous: Mapping[str, b
     chosen = saturate(program, device)[0]
     verify(chosen)
     launches: list[Launch] = []
-    for part, plan in make_plans(chosen, device, contiguous):
+    for part, plan in make_plans(chosen, device, patterns):
         source = emit(plan, part.program, device)
         launches.append(Launch(part, plan, source))
         _log.info("%s for %s: %s", plan.name, device.title, plan.schedule)

@@ -186,15 +186,6 @@ class BuildFailed(AttnFuseError, RuntimeError):
 # -- calls ---------------------------------------------------------------------
 
 
-class Misaligned(AttnFuseError, ValueError):
-    """Rows of a tensor don't start at multiples of 16 bytes, as GPU copy engines need it."""
-
-    message = (
-        "{variant}: {name} has strides {strides}, and its rows must be contiguous and start at "
-        "multiples of 16 bytes; pass {name}.contiguous(), with a head dim that is a multiple of 8"
-    )
-
-
 class NoTensorData(AttnFuseError, ValueError):
     """A variant was called with meta tensors."""
 

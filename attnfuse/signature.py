@@ -18,6 +18,7 @@ from attnfuse.errors import MixedDTypes, UnknownRole, WrongArgument, WrongShape
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis, DType, Size, Symbol
 from attnfuse.ir.term import Term
+from attnfuse.plan import Pattern
 from attnfuse.traced import Captured, Key, Query, Scope, Value
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ class TensorSpec:
         role: ``query``, ``key``, ``value`` or ``captured``.
         dtype: its element type.
         sizes: its shape, with None for the symbolic dimensions.
-        contiguous: whether its last dimension has stride 1.
+        pattern: its place in memory.
     """
 
     name: str
     role: str
     dtype: DType
     sizes: tuple[int | None, ...]
-    contiguous: bool
+    pattern: Pattern
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,18 @@ def _spec(
     for place, size in enumerate(shape):
         fixed = (name, place) in static if role == "captured" else place in _fixed(len(shape))
         sizes[place] = size if fixed else None
-    contiguous = not shape or tensor.stride(-1) == 1 or shape[-1] <= 1
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in list(DType):
         raise MixedDTypes(variant=variant, given=f"{name} is {dtype}", allowed=", ".join(DType))
-    return TensorSpec(name, role, DType(dtype), tuple(sizes), contiguous)
+    return TensorSpec(name, role, DType(dtype), tuple(sizes), _pattern(tensor))
+
+
+def _pattern(tensor: Tensor) -> Pattern:
+    """Where the rows of a tensor lie in memory."""
+    contiguous = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
+    steps = [stride * tensor.itemsize for stride in tensor.stride()[:-1]]
+    aligned = contiguous and not any(step % 16 for step in (*steps, tensor.data_ptr()))
+    return Pattern(contiguous, aligned)
 
 
 def _fixed(dimensions: int) -> tuple[int, int]:

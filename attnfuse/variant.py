@@ -176,8 +176,8 @@ class Variant:
     def _compile(self, traced: _Call, device: Device) -> Compiled:
         key = (traced.signature, device.name)
         if key not in self._compiled:
-            contiguous = {spec.name: spec.contiguous for spec in traced.signature.tensors}
-            self._compiled[key] = compile_program(traced.program, device, contiguous)
+            patterns = {spec.name: spec.pattern for spec in traced.signature.tensors}
+            self._compiled[key] = compile_program(traced.program, device, patterns)
         return self._compiled[key]
 
 

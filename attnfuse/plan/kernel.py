@@ -20,6 +20,20 @@ from attnfuse.masks import KeyRange
 
 
 @dataclass(frozen=True)
+class Pattern:
+    """What is static about a tensor's place in memory.
+
+    Attributes:
+        contiguous: whether its last dimension has stride 1.
+        aligned: whether each of its rows starts at a multiple of 16 bytes, as
+            wide loads and copy engines need it.
+    """
+
+    contiguous: bool = True
+    aligned: bool = True
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A tensor that a kernel reads.
 
@@ -27,13 +41,13 @@ class Parameter:
         name: the variant's name for it.
         dtype: its element type.
         dims: its dimensions, in the caller's order.
-        contiguous: whether its last dimension has stride 1.
+        pattern: its place in memory.
     """
 
     name: str
     dtype: DType
     dims: tuple[Dimension, ...]
-    contiguous: bool
+    pattern: Pattern
 
     @property
     def sizes(self) -> tuple[Size, ...]:

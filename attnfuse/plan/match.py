@@ -8,23 +8,23 @@ from typing import NoReturn
 from attnfuse.errors import CannotLower
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType
-from attnfuse.ir.layout import dimensions
+from attnfuse.ir.layout import dimensions, extent
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
-from attnfuse.plan.kernel import Load, Parameter, QueryMajor, Result, Schedule
+from attnfuse.plan.kernel import Load, Parameter, Pattern, QueryMajor, Result, Schedule
 from attnfuse.plan.split import is_attend
 
 _PROLOGUE = ("rotate", "normalise")
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 
-def match(program: Program, contiguous: Mapping[str, bool], schedule: Schedule) -> QueryMajor:
+def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> QueryMajor:
     """The launch that computes ``program``.
 
     Args:
         program: a program with one contraction over keys.
-        contiguous: for each input, whether its last dimension has stride 1.
+        patterns: for each input, its place in memory.
         schedule: how to carry it out.
 
     Raises:
@@ -38,7 +38,7 @@ def match(program: Program, contiguous: Mapping[str, bool], schedule: Schedule) 
     return QueryMajor(
         name=program.name,
         digest=program.digest,
-        parameters=tuple(_parameter(term, contiguous) for term in _used(program)),
+        parameters=tuple(_parameter(term, patterns) for term in _used(program)),
         results=_results(program, attend),
         streams=tuple((_load(term.operands[0]), _load(term.operands[1])) for term in contractions),
         score=_over_slots(inner, contractions, "a score is made of contractions, masks"),
@@ -97,9 +97,9 @@ def _used(program: Program) -> list[Term]:
     return inputs
 
 
-def _parameter(term: Term, contiguous: Mapping[str, bool]) -> Parameter:
+def _parameter(term: Term, patterns: Mapping[str, Pattern]) -> Parameter:
     name = term.text("name")
-    return Parameter(name, term.type.dtype, dimensions(term.type.axes), contiguous[name])
+    return Parameter(name, term.type.dtype, dimensions(term.type.axes), patterns[name])
 
 
 def _results(program: Program, attend: Term) -> tuple[Result, ...]:
@@ -117,7 +117,9 @@ def _results(program: Program, attend: Term) -> tuple[Result, ...]:
             name += "_"
         taken.add(name)
         dims = dimensions(output.type.axes)
-        results.append(Result(name, output.type.dtype, dims, True, expression))
+        row = extent(dims[-1])
+        aligned = isinstance(row, int) and row * output.type.dtype.itemsize % 16 == 0
+        results.append(Result(name, output.type.dtype, dims, Pattern(aligned=aligned), expression))
     return tuple(results)
 
 

@@ -67,7 +67,7 @@ def symbols(plan: QueryMajor) -> list[Symbol]:
 def strides(parameter: Parameter) -> list[str]:
     """The text of each stride of a tensor: a symbol's name, or 1."""
     names = [f"{parameter.name}_stride_{label}" for label in parameter.labels]
-    if parameter.contiguous:
+    if parameter.pattern.contiguous:
         names[-1:] = ["1"]
     return names
 
@@ -94,9 +94,9 @@ def _tensor(parameter: Parameter, words: Words) -> str:
 
 
 def _write_alignment(text: Text, plan: QueryMajor) -> None:
-    """Tell the compiler that rows start at multiples of 16 bytes, which the launcher checks."""
+    """Tell the compiler which rows start at multiples of 16 bytes."""
     for parameter in tensors(plan):
-        if len(parameter.dims) > 2 and parameter.contiguous and parameter.labels[-1] in "de":
+        if parameter.pattern.aligned and parameter.labels[-1:] in (("d",), ("e",)):
             step = 16 // parameter.dtype.itemsize
             for name in strides(parameter)[:-1]:
                 text.line(f"T.assume({name} % {step} == 0)")

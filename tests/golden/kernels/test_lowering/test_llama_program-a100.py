@@ -99,7 +99,7 @@ def llama(
         row_lse = T.alloc_fragment((128,), "float32")
 
         T.copy(q[b, h, q_first:q_first + 128, 0:128], q_tile)
-        # q_tile = rotate q_tile, half pairs
+        # q_tile = rotate q_tile, half
         for i, j in T.Parallel(128, 64):
             one = T.cast(q_tile[i, j], "float32")
             other = T.cast(q_tile[i, j + 64], "float32")
@@ -117,7 +117,7 @@ def llama(
         for tile in T.Pipelined(tile_first, tile_end, num_stages=1):
             k_first = tile * 128
             T.copy(k[b, h // 4, k_first:k_first + 128, 0:128], k_raw)
-            # k_tile = rotate k_raw, half pairs
+            # k_tile = rotate k_raw, half
             for i, j in T.Parallel(128, 64):
                 one = T.cast(k_raw[i, j], "float32")
                 other = T.cast(k_raw[i, j + 64], "float32")
