@@ -51,6 +51,10 @@ SHAPES: dict[str, list[Shape]] = {
         ("query", ("query", "cos", "sin", "q positions"), ()),
         ("key", ("key", "cos", "sin", "k positions"), ()),
     ],
+    "normalise": [
+        (sort, (sort, f"{sort} weight"), ()) for sort in ("query", "key", "value", "output")
+    ],
+    "concat": [(sort, (sort, sort), (("over", "d"),)) for sort in ("query", "key")],
     "stored": _each(_FLOATS, "same"),
     "where": _each(("scores",), "predicate", "same", "same"),
     "not": _each(("predicate",), "same"),
@@ -58,14 +62,17 @@ SHAPES: dict[str, list[Shape]] = {
     "or": _each(("predicate",), "same"),
     "le": [("predicate", ("scores", "scores"), ())],
     "lt": [("predicate", ("scores", "scores"), ())],
+    "eq": [("predicate", ("scores", "scores"), ())],
     "div": [*_each(_FLOATS, "same", "same"), ("query", ("query", "row"), ())],
-    **{name: _each(_FLOATS, "same") for name in UNARY},
+    **{name: _each(_FLOATS, "same") for name in (*UNARY, "abs")},
     **{name: _each(_FLOATS, "same") for name in ("add", "mul", "minimum", "maximum", "cast")},
 }
 """How each op is used. An op of any number of operands has the last sort as often as needed."""
 
 ATTRIBUTES: dict[str, tuple[Attribute, ...]] = {
     "pairing": ("half", "interleaved"),
+    "kind": ("rms", "l2"),
+    "eps": (1e-6, 0.1),
     "value": NUMBERS,
 }
 """What an attribute may be that a rule leaves open, by its name."""
@@ -188,6 +195,9 @@ class Example:
             return world.tables()[sort == "sin"]
         if sort.endswith(" positions"):
             return world.positions(sort[0])
+        if sort.endswith(" weight"):
+            weights = (ir.const(1.0), world.closed(sort.removesuffix(" weight")))
+            return world.random.choice(weights)
         if sort == "predicate":
             return world.closed(sort) if world.chance(0.85) else _comparison(world)
         if world.chance(0.1):

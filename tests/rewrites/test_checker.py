@@ -3,20 +3,24 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
 import wrong_rules
 
-from attnfuse.egraph.pattern import number, op, rest, variables
+from attnfuse.egraph.pattern import Node, number, op, rest, variables
 from attnfuse.egraph.rule import Rule, rule
 from attnfuse.errors import NoInstance
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType
+from attnfuse.ir.evaluate import Evaluation
+from attnfuse.ir.ops import OPS
 from attnfuse.ir.term import Term
 from attnfuse.rewrites import RULES, scale
 from attnfuse.testing import check
 from attnfuse.testing.checker import close, same_bits
+from attnfuse.testing.instances import SHAPES, examples
 
 x, p, r, over, dtype = variables("x p r over dtype")
 c, more = number("c"), rest("more")
@@ -136,6 +140,21 @@ def test_a_rule_over_ops_without_examples_is_an_error_with_a_remedy() -> None:
 
     with pytest.raises(NoInstance, match="SHAPES"):
         check(unknown, 3)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_there_are_examples_of_every_op_with_shapes(name: str) -> None:
+    operands = variables("a b c d")[: OPS[name].arity or 2]
+    drawn = islice(examples(Node(name, tuple(operands), ()), (DType.float16, DType.float32)), 60)
+    found = [example for example in drawn if example is not None]
+    assert found
+    made = [(term, world) for term, world in found if term.op.name == name]
+    assert made, "their normal form is always another op"
+    for term, world in made:
+        value = Evaluation(
+            world.tensors, world.sizes, exact=True, device=torch.device("cpu")
+        ).value(term)
+        assert value.shape == tuple(world.count(axis.size) for axis in term.type.axes)
 
 
 def test_checks_can_be_repeated() -> None:
