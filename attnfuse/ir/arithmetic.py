@@ -214,13 +214,13 @@ def _divisor(op: str, y: Term) -> int:
 @normal("minimum")
 def minimum(*operands: Term) -> Term:
     """The least of the operands."""
-    return _lattice("minimum", operands, min)
+    return _lattice("minimum", operands, 1)
 
 
 @normal("maximum")
 def maximum(*operands: Term) -> Term:
     """The greatest of the operands."""
-    return _lattice("maximum", operands, max)
+    return _lattice("maximum", operands, -1)
 
 
 @normal("abs")
@@ -242,7 +242,7 @@ def _unary(name: str) -> Callable[[Term], Term]:
 
 def _folded(name: str, number: Number | None) -> Term | None:
     """A function of a constant, where it is a number: so a masked score's sigmoid is 0."""
-    if number is None or name not in _FOLDS:
+    if number is None or isinstance(number, bool) or name not in _FOLDS:
         return None
     try:
         return const(_FOLDS[name](float(number)))
@@ -262,13 +262,18 @@ unary = {name: _unary(name) for name in UNARY}
 """The constructors of functions of one float, by name."""
 
 
-def _lattice(op: str, operands: Iterable[Term], choose: Callable[..., Number]) -> Term:
+def _lattice(op: str, operands: Iterable[Term], sign: int) -> Term:
     terms = list(dict.fromkeys(settle(_numbers(op, operands))))
     numbers = [value for term in terms if (value := value_of(term)) is not None]
     rest = sorted((term for term in terms if value_of(term) is None), key=_place)
     if numbers:
-        rest.append(const(choose(numbers)))
+        rest.append(const(min(numbers, key=lambda number: _standing(number, sign))))
     return rest[0] if len(rest) == 1 else make(OPS[op], rest)
+
+
+def _standing(number: Number, sign: int) -> tuple[bool, float, float]:
+    """A key for minima, or maxima by sign −1: no number wins, as in torch, and −0 lies below 0."""
+    return (number == number, sign * number, sign * math.copysign(1.0, number))
 
 
 def _flat(op: str, operands: Iterable[Term]) -> list[Term]:
