@@ -240,6 +240,9 @@ def test_a_constant_has_no_width_of_its_own(dtype: DType) -> None:
     for term in terms:
         assert term.type.dtype is dtype
         assert value(term, given_).dtype == torch_type(dtype)
+    scalar = table("scalar", dtype=dtype)
+    assert ir.mul(half, scalar).type.dtype is dtype  # weaker than a tensor of any width
+    assert ir.mul(x, table("wide", dtype=DType.float64)).type.dtype is dtype
     assert torch.equal(value(terms[0], given_), given_[x] * torch.tensor(0.3).to(torch_type(dtype)))
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import permutations
 from random import Random
 
 import pytest
@@ -224,6 +226,16 @@ def test_least_and_greatest_drop_what_is_said_twice() -> None:
     assert ir.maximum(one, three) is three
 
 
+def test_least_and_greatest_of_constants_do_not_depend_on_their_order() -> None:
+    zero, minus_zero, no_number = ir.const(0.0), ir.const(-0.0), ir.const(math.nan)
+    for order in permutations((zero, minus_zero, ir.const(2.0))):
+        assert ir.minimum(x, *order) is ir.minimum(x, minus_zero)
+    for order in permutations((zero, minus_zero, ir.const(-2.0))):
+        assert ir.maximum(x, *order) is ir.maximum(x, zero)
+    for order in permutations((zero, no_number, ir.const(-2.0))):
+        assert ir.maximum(*order) is ir.minimum(*order) is no_number  # as torch has it
+
+
 def test_casts_fold_where_nothing_is_lost() -> None:
     assert ir.cast(x, DType.float32) is x
     assert ir.cast(three, DType.float32) is ir.const(3.0)
@@ -266,6 +278,26 @@ def test_bools_are_no_numbers(combine: object, other: Term) -> None:
     assert callable(combine)
     with pytest.raises(WrongOperandKind, match=r"can't combine .*bool.*; it takes"):
         combine(ir.TRUE, other)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid", "sqrt", "exp2", "log"])
+def test_functions_of_constants_are_folded_where_they_are_numbers(name: str) -> None:
+    functions: dict[str, Callable[[float], float]] = {
+        "exp": math.exp,
+        "tanh": math.tanh,
+        "sqrt": math.sqrt,
+        "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    }
+    for number in (2.0, 0.0, -1.0, -math.inf, 1e6):
+        found = ir.unary[name](ir.const(number))
+        folded = ir.value_of(found)
+        if folded is None:
+            assert found.op.name == name and found.operands == (ir.const(number),)
+        else:
+            assert folded == functions[name](number)
+    with pytest.raises(WrongOperandKind, match=rf"^{name} can't combine bool; it takes"):
+        ir.unary[name](ir.TRUE)
+    assert ir.unary["sigmoid"](ir.const(-math.inf)) is ir.const(0.0)
 
 
 def test_the_absolute_value_of_a_bool_is_refused() -> None:

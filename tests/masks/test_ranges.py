@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+import torch
 from expressions import Expression, World, at, predicates, term_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from small_terms import K, Q, array, b, k, kv_len, q, q_len, table, value
+from small_terms import K, Q, array, b, k, kv_len, q, q_len, table, tensor, value
 
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term, walk
-from attnfuse.masks import KeyRange, key_range
+from attnfuse.masks import KeyRange, key_range, support
 from attnfuse.masks.ranges import Q_FIRST, Q_LAST
 
 # -- predicates as expressions -----------------------------------------------------------
@@ -225,3 +226,52 @@ def test_ranges_speak_of_the_tile_and_not_of_positions() -> None:
     assert {Q_FIRST, Q_LAST, LENGTHS} < leaves
     assert not {q, k} & leaves
     assert all(axis not in (Q, K) for term in (found.first, found.end) for axis in term.type.axes)
+
+
+# -- weights that are no softmax -------------------------------------------------------------
+
+SCORES = tensor("scores", Q, K, dtype=DType.float64)
+ZERO, ONE = ir.const(0.0), ir.const(1.0)
+NEAR, CAUSAL = ir.lt(ir.sub(q, k), ir.const(2)), ir.le(k, q)
+
+
+def weights(visible: Term) -> list[tuple[Term, bool]]:
+    """Weights of masked scores, and whether they vanish where the mask hides."""
+    masked = ir.mask(SCORES, visible)
+    sigmoid, relu = ir.unary["sigmoid"](masked), ir.maximum(masked, ZERO)
+    return [
+        (sigmoid, True),
+        (ir.unary["exp"](masked), True),
+        (ir.mul(relu, relu), True),
+        (ir.where(visible, SCORES, ZERO), True),
+        (ir.where(NEAR, sigmoid, ZERO), True),
+        (ir.mul(ir.const(0.5), ir.unary["exp"](ir.add(masked, ir.const(3.0)))), True),
+        (ir.add(sigmoid, ONE), False),
+        (ir.unary["tanh"](masked), False),
+        (ir.where(visible, ZERO, SCORES), False),
+        (ir.where(ir.lt(ZERO, SCORES), SCORES, ZERO), False),
+    ]
+
+
+@given(predicates(1), tiles())
+def test_a_weight_is_zero_outside_of_its_support(condition: Expression, tile: Tile) -> None:
+    world = tile[0]
+    shape = (world.q_len, world.kv_len)
+    numbers = torch.randn(shape, dtype=torch.float64)
+    for weight, _ in weights(term_of(condition)):
+        found = value(weight, world.inputs | {SCORES: numbers}, exact=True, sizes=world.sizes)
+        inside = value(support(weight), world.inputs, sizes=world.sizes)
+        names = weight.type.names
+        for place, name in enumerate(names):
+            if name not in support(weight).type.names:
+                inside = inside.unsqueeze(place)
+        assert bool((found == 0)[~torch.broadcast_to(inside, found.shape)].all())
+
+
+def test_the_support_is_the_mask_where_the_weight_vanishes() -> None:
+    for weight, vanishes in weights(CAUSAL):
+        found = support(weight)
+        if vanishes:
+            assert set(ir.conjuncts(CAUSAL)) <= set(ir.conjuncts(found))
+        else:
+            assert found is ir.TRUE
