@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     )
     from attnfuse.egraph.rule import rule
     from attnfuse.plugins import use_rules
-    from attnfuse.settings import Settings, get_settings, use
-    from attnfuse.tables import (
+    from attnfuse.scalings import (
         DynamicNtkScaling,
         LinearScaling,
         Llama3Scaling,
         NtkScaling,
         RopeScaling,
         YarnScaling,
-        rope_tables,
     )
+    from attnfuse.settings import Settings, get_settings, use
+    from attnfuse.tables import rope_tables
     from attnfuse.traced import (
         Captured,
         Key,
@@ -119,18 +119,18 @@ __all__ = [
 # Type checkers read the imports above, Python reads this; a test holds the two together.
 _MODULES = {
     "Captured": "attnfuse.traced",
-    "DynamicNtkScaling": "attnfuse.tables",
+    "DynamicNtkScaling": "attnfuse.scalings",
     "Key": "attnfuse.traced",
-    "LinearScaling": "attnfuse.tables",
-    "Llama3Scaling": "attnfuse.tables",
-    "NtkScaling": "attnfuse.tables",
+    "LinearScaling": "attnfuse.scalings",
+    "Llama3Scaling": "attnfuse.scalings",
+    "NtkScaling": "attnfuse.scalings",
     "Query": "attnfuse.traced",
-    "RopeScaling": "attnfuse.tables",
+    "RopeScaling": "attnfuse.scalings",
     "Settings": "attnfuse.settings",
     "Traced": "attnfuse.traced",
     "Value": "attnfuse.traced",
     "Variant": "attnfuse.variant",
-    "YarnScaling": "attnfuse.tables",
+    "YarnScaling": "attnfuse.scalings",
     "attend": "attnfuse.blocks",
     "b": "attnfuse.traced",
     "bias": "attnfuse.blocks",

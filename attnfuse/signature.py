@@ -1,8 +1,8 @@
 """What a variant is specialised to: roles, element types, static sizes, stride patterns.
 
 Batch and lengths are symbolic. Head counts, feature sizes, element types,
-Python constants and the *pattern* of the strides (whether the last dimension
-is contiguous) are static: another value of one of these is another program.
+Python constants and a tensor's *pattern* in memory (whether rows are
+contiguous and aligned) are static: another value of one is another program.
 """
 
 from __future__ import annotations
@@ -140,14 +140,15 @@ def _spec(
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in list(DType):
         raise MixedDTypes(variant=variant, given=f"{name} is {dtype}", allowed=", ".join(DType))
-    return TensorSpec(name, role, DType(dtype), tuple(sizes), _pattern(tensor))
+    return TensorSpec(name, role, DType(dtype), tuple(sizes), _pattern(tensor, role))
 
 
-def _pattern(tensor: Tensor) -> Pattern:
-    """Where the rows of a tensor lie in memory."""
+def _pattern(tensor: Tensor, role: str) -> Pattern:
+    """Where the rows of a tensor lie in memory. Captured ones are read entry by entry."""
     contiguous = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
     steps = [stride * tensor.itemsize for stride in tensor.stride()[:-1]]
-    aligned = contiguous and not any(step % 16 for step in (*steps, tensor.data_ptr()))
+    even = not any(step % 16 for step in (*steps, tensor.data_ptr()))
+    aligned = role == "captured" or (contiguous and even)
     return Pattern(contiguous, aligned)
 
 
