@@ -1,0 +1,52 @@
+"""ALiBi: no position embedding, but a penalty that grows linearly with the distance.
+
+Press, Smith, Lewis, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+Extrapolation" (2022); used by BLOOM and MPT. Sizes of BLOOM 7B, with fewer heads.
+
+Head h of H, counted from 0, adds −2^(−8(h+1)/H) · (distance to the key) to its scaled scores. (The
+paper's slopes where H is a power of 2; for another H its code takes them from two powers of 2.)
+
+`af.q` counts queries from 0. Where a cache holds keys from before the first of them, the position
+of a query is `af.q + (af.kv_len - af.q_len)`, so that the last query stands at the last key; as
+`af.causal()` has it. What is the same in a whole row drops out of softmax, and BLOOM's own code
+leaves the query's position out. But with it the bias of a near key is small, and so is its rounding
+error.
+
+    python examples/03_alibi.py
+"""
+
+from __future__ import annotations
+
+import torch
+from common import compare, normal
+from torch import Tensor
+
+import attnfuse as af
+
+HEADS, HEAD_DIM = 8, 128  # in the model 32 heads
+LENGTH = 384
+
+
+@af.variant
+def alibi(q: af.Query, k: af.Key, v: af.Value, slopes: af.Captured) -> af.Traced:
+    """Each head's slope times the signed distance, which is negative before the query."""
+    position = af.q + (af.kv_len - af.q_len)
+    s = af.bias(af.scores(q, k), slopes[af.h] * (af.k - position))
+    return af.attend(af.softmax(af.mask(s, af.causal())), v)
+
+
+def slopes_of(heads: int) -> Tensor:
+    """1/2, 1/4, … 1/256 for eight heads."""
+    return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+
+
+def main() -> None:
+    """Run it, and again with a cache: the last 100 queries alone, by the same kernel."""
+    q, k, v = (normal(1, HEADS, LENGTH, HEAD_DIM, seed=seed) for seed in range(3))
+    slopes = slopes_of(HEADS)
+    compare(alibi, q, k, v, slopes)
+    compare(alibi, q[:, :, -100:], k, v, slopes)
+
+
+if __name__ == "__main__":
+    main()
