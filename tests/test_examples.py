@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9]*.py"))
+PAGE = Path(__file__).parents[1] / "docs" / "examples.md"
 
 
 def test_there_are_examples() -> None:
     assert EXAMPLES
+
+
+def test_the_page_lists_every_example() -> None:
+    listed = re.findall(r"^\| \[`(.+?)`\]\(\.\./examples/\1\)", PAGE.read_text("utf-8"), re.M)
+    assert listed == [path.name for path in EXAMPLES]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
