@@ -76,7 +76,7 @@ def rotate(x: Term, cos: Term, sin: Term, positions: Term, pairing: str) -> Term
 
 @normal("normalise")
 def normalise(x: Term, weight: Term, kind: str, eps: float) -> Term:
-    """``x`` divided by its features' root mean square (``rms``) or length (``l2``), times weight."""
+    """``x`` divided by its features' RMS (``rms``) or length (``l2``), · weight."""
     return make(OPS["normalise"], (x, pack(unpack(weight))), (kind, eps))
 
 
