@@ -154,7 +154,7 @@ def bias(s: Traced, values: Traced | float) -> Traced:
         values: an expression of positions, heads and captured tensors, such as
             ``table[af.h, af.q - af.k + 127]``; or a captured tensor itself,
             whose dimensions then are the last ones of (batch, heads, q_len,
-            kv_len). For dimensions of size 1 give an expression.
+            kv_len), or 1.
 
     Raises:
         WrongArgument: a captured tensor with more dimensions than scores have.
@@ -195,7 +195,7 @@ def causal(alignment: str = "bottom_right") -> Traced:
             cache); ``"top_left"`` lets the first query see the first key only
             (PyTorch's ``is_causal``).
     """
-    return k <= _position(alignment)
+    return k <= position(alignment)
 
 
 def window(
@@ -219,16 +219,26 @@ def window(
         if count is not None and count < 0:
             _refuse("window", argument, count, "0, a positive number, or None for all")
     if before is not None:
-        visible = ir.and_(visible, (k >= _position(alignment) - before).term)
+        visible = ir.and_(visible, (k >= position(alignment) - before).term)
     if after is not None:
-        visible = ir.and_(visible, (k <= _position(alignment) + after).term)
+        visible = ir.and_(visible, (k <= position(alignment) + after).term)
     return Traced(visible)
 
 
-def _position(alignment: str) -> Traced:
-    """The position of a query among the keys."""
+def position(alignment: str = "bottom_right") -> Traced:
+    """The position of a query among the keys, which ``af.k`` counts.
+
+    Distances that are to be the same with and without a cache of keys, as in
+    ALiBi, are ``af.position() - af.k``.
+
+    Args:
+        alignment: as for `causal`.
+
+    Raises:
+        WrongArgument: an alignment of another name.
+    """
     if alignment not in ALIGNMENTS:
-        _refuse("causal and window", "alignment", alignment, " or ".join(map(repr, ALIGNMENTS)))
+        _refuse("position", "alignment", alignment, " or ".join(map(repr, ALIGNMENTS)))
     return q + (kv_len - q_len) if alignment == "bottom_right" else q + 0
 
 

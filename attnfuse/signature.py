@@ -211,7 +211,8 @@ def _check_heads(
             variant=variant,
             name=spec.name,
             given=f"{len(spec.sizes)} dimensions and {spec.sizes[-3]} heads",
-            allowed=f"{like.name} has {len(like.sizes)} and {like.sizes[-3]}; make them agree",
+            allowed=f"{like.name} has {len(like.sizes)} dimensions and {like.sizes[-3]} heads; "
+            f"make them agree, by {spec.name}.expand(…) where heads are shared",
         )
 
 

@@ -7,7 +7,7 @@ Head h of H, counted from 0, adds −2^(−8(h+1)/H) · (distance to the key) to
 paper's slopes where H is a power of 2; for another H its code takes them from two powers of 2.)
 
 `af.q` counts queries from 0. Where a cache holds keys from before the first of them, the position
-of a query is `af.q + (af.kv_len - af.q_len)`, so that the last query stands at the last key; as
+of a query among the keys is `af.position()`, so that the last query stands at the last key; as
 `af.causal()` has it. What is the same in a whole row drops out of softmax, and BLOOM's own code
 leaves the query's position out. But with it the bias of a near key is small, and so is its rounding
 error.
@@ -30,8 +30,7 @@ LENGTH = 384
 @af.variant
 def alibi(q: af.Query, k: af.Key, v: af.Value, slopes: af.Captured) -> af.Traced:
     """Each head's slope times the signed distance, which is negative before the query."""
-    position = af.q + (af.kv_len - af.q_len)
-    s = af.bias(af.scores(q, k), slopes[af.h] * (af.k - position))
+    s = af.bias(af.scores(q, k), slopes[af.h] * (af.k - af.position()))
     return af.attend(af.softmax(af.mask(s, af.causal())), v)
 
 

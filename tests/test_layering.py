@@ -23,8 +23,8 @@ LAYERS = (
     {"devices", "cost", "autodiff", "masks", "plan"},
     {"rewrites", "backends"},
     {"compiler", "runtime", "plugins"},
-    {"blocks", "scalings", "tables", "traced", "signature", "variant", "flex", "capture", "integrations"}
-    | {"explain", "cli", "testing", "__main__"},
+    {"blocks", "scalings", "tables", "traced", "signature", "variant"}
+    | {"flex", "capture", "integrations", "explain", "cli", "testing", "__main__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 APART = {"rewrites", "backends"}

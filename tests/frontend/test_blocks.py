@@ -203,7 +203,9 @@ def test_what_the_other_blocks_refuse() -> None:
         trace(capped)
     with pytest.raises(WrongArgument, match=r"window: before is -1; give 0, a positive number"):
         trace(windowed)
-    with pytest.raises(WrongArgument, match=r"alignment is middle; give 'bottom_right' or 'top"):
+    with pytest.raises(
+        WrongArgument, match=r"position: alignment is middle; give 'bottom_right' or 'top"
+    ):
         trace(aligned)
     with pytest.raises(WrongArgument, match=r"bias: values is 5 dimensions; give at most 4"):
         trace(biased, torch.zeros(1, 1, 1, 1, 1))

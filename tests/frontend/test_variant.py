@@ -109,7 +109,7 @@ def test_shapes_that_do_not_fit_are_refused_with_both_shapes() -> None:
     )
     refused(
         WrongShape,
-        r"v has shape 4 dimensions and 2 heads; k has 4 and 4",
+        r"v has shape 4 dimensions and 2 heads; k has 4 dimensions and 4 heads; make",
         q,
         q,
         *tensors((2, 2, 5, 8)),
