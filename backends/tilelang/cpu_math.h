@@ -66,26 +66,24 @@ static void block(Matrix a, Matrix b, Matrix c, int depth) {
     for (int v = 0; v < V; ++v) store(&c(r, v * kLanes), sum[r][v]);
 }
 
-// The same for 1 … R rows.
+// The same for any number of rows, by blocks of R rows, then of R / 2, …
 template <int R, int V>
-static inline void rows_at_most(int rows, Matrix a, Matrix b, Matrix c, int depth) {
+static void blocks(int rows, Matrix a, Matrix b, Matrix c, int depth) {
+  int first = 0;
+  for (; first + R <= rows; first += R) block<R, V>(a.at(first, 0), b, c.at(first, 0), depth);
   if constexpr (R > 1)
-    if (rows < R) return rows_at_most<R - 1, V>(rows, a, b, c, depth);
-  block<R, V>(a, b, c, depth);
+    blocks<R / 2, V>(rows - first, a.at(first, 0), b, c.at(first, 0), depth);
 }
 
 // c += a·b for V vectors of columns, of which the first `columns` are there in c.
 template <int V>
 static void panel(int rows, int columns, Matrix a, Matrix b, Matrix c, int depth) {
+  if (columns == V * kLanes) return blocks<kRows, V>(rows, a, b, c, depth);
   for (int first = 0; first < rows; first += kRows) {
     int here = rows - first < kRows ? rows - first : kRows;
-    if (columns == V * kLanes) {
-      rows_at_most<kRows, V>(here, a.at(first, 0), b, c.at(first, 0), depth);
-      continue;
-    }
     float sums[kRows * V * kLanes] = {};
     Matrix sum{sums, V * kLanes};
-    rows_at_most<kRows, V>(here, a.at(first, 0), b, sum, depth);
+    blocks<kRows, V>(here, a.at(first, 0), b, sum, depth);
     for (int r = 0; r < here; ++r)
       for (int j = 0; j < columns; ++j) c(first + r, j) += sum(r, j);
   }
@@ -185,7 +183,7 @@ static inline int32_t attnfuse_product_transposed(
   return 0;
 }
 
-// 2^x for x up to 127.5, within 2 units in the last place; 0 below 2^-126, and for -infinity.
+// 2^x for x below 127.5, within 2 units in the last place; 0 below 2^-126, and for -infinity.
 // Round x to n + f with |f| <= 1/2; 2^f by Cephes' polynomial (Moshier, exp2f.c), 2^n by its bits.
 static inline float attnfuse_exp2f(float x) {
   float bounded = x < -126.0f ? -126.0f : x;
