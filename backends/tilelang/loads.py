@@ -48,12 +48,20 @@ class Loads:
             self._text.line(f"{self.tile(load)}_divisor = {self._words.fragment((rows,))}")
 
     def copy(self, load: Load, head: str, first: str, rows: int, *, ahead: bool) -> None:
-        """Write the copy of ``rows`` rows from memory; rows and features beyond the end are 0."""
+        """Write the copy of ``rows`` rows from memory; rows and features beyond the end are 0.
+
+        The C target makes one loop with a bound at each element of T.copy,
+        which compilers don't vectorise; with a loop for each row they do.
+        """
         features = self._words.features(self._plan.width(load))
-        batch = ", ".join(batch_labels(self._plan))
-        place = f"{batch}, {head}, {first}:{first} + {rows}, 0:{features}"
-        source = f"{identifier(load.parameter)}[{place}]"
-        self._text.line(f"T.copy({source}, {self.arriving(load, ahead=ahead)})")
+        batch, name = ", ".join(batch_labels(self._plan)), identifier(load.parameter)
+        tile = self.arriving(load, ahead=ahead)
+        if self._words.on_gpu:
+            place = f"{batch}, {head}, {first}:{first} + {rows}, 0:{features}"
+            self._text.line(f"T.copy({name}[{place}], {tile})")
+            return
+        with self._text.block(f"for i, j in {self._words.each(rows, features)}:"):
+            self._text.line(f"{tile}[i, j] = {name}[{batch}, {head}, {first} + i, j]")
 
     def prologue(self, load: Load, index: str, first: str, rows: int, *, ahead: bool) -> None:
         """Write the steps of a load's prologue, on rows that start at position ``first``."""

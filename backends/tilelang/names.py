@@ -12,7 +12,7 @@ _WORDS = (
 )
 _OWN = frozenset(_WORDS.split())
 _DERIVED = re.compile(
-    r"(b\d+|score_\d+|batch\d+|\w+_(tile|raw|squares|divisor)|\w+_stride_\w+|\w+_dim\d+)"
+    r"(b\d+|(score|product)_\d+|batch\d+|\w+_(tile|raw|squares|divisor)|\w+_stride_\w+|\w+_dim\d+)"
 )
 
 

@@ -121,7 +121,8 @@ class _Body:
         What is hidden has score −∞, or weight 0 where weights aren't a softmax.
         """
         indices = block_indices(self.plan) | {"q": "q_first + i", "k": "k_first + j"}
-        slots = [f"{tile}[i, j]" for tile in self.score_tiles]
+        products = [f"{tile}[i, j]" for tile in self.score_tiles]
+        slots = products if self.words.on_gpu else [f"product_{n}" for n in range(len(products))]
         at_score = Expressions(self.plan, indices, slots)
         visible = f"k_first + j < {self._kv_len()}"
         hidden = MINUS_INFINITY if self.plan.normalised else "T.float32(0.0)"
@@ -129,6 +130,9 @@ class _Body:
             visible = f"T.And({visible}, {at_score.spell(self.plan.visible)})"
         self.text.comment(f"score = {self.plan.score}, where {self.plan.visible}")
         with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
+            if not self.words.on_gpu:  # gcc vectorises no load that a condition guards
+                for slot, product in zip(slots, products, strict=True):
+                    self.text.line(f"{slot} = {product}")
             score = at_score.spell(self.plan.score)
             self.text.line(f"score[i, j] = T.if_then_else({visible}, {score}, {hidden})")
 

@@ -95,7 +95,8 @@ def llama(
         rescale = T.alloc_local((64,), "float32")
         row_lse = T.alloc_local((64,), "float32")
 
-        T.copy(q[b, h, q_first:q_first + 64, 0:128], q_tile)
+        for i, j in T.grid(64, 128):
+            q_tile[i, j] = q[b, h, q_first + i, j]
         # q_tile = rotate q_tile, half
         for i, j in T.grid(64, 64):
             one = T.cast(q_tile[i, j], "float32")
@@ -113,7 +114,8 @@ def llama(
         tile_end = T.max(tile_first, T.ceildiv(T.min(q_last + kv_len - q_len + 1, kv_len), 64))
         for tile in T.serial(tile_first, tile_end):
             k_first = tile * 64
-            T.copy(k[b, h // 4, k_first:k_first + 64, 0:128], k_raw)
+            for i, j in T.grid(64, 128):
+                k_raw[i, j] = k[b, h // 4, k_first + i, j]
             # k_tile = rotate k_raw, half
             for i, j in T.grid(64, 64):
                 one = T.cast(k_raw[i, j], "float32")
@@ -126,7 +128,8 @@ def llama(
             T.call_extern("int32", "attnfuse_product_transposed", q_tile, k_tile, score, 64, 64, 128)
             # score = 0.0883883·$0, where 0 ≤ (q + kv_len - k - q_len)
             for i, j in T.grid(64, 64):
-                score[i, j] = T.if_then_else(T.And(k_first + j < kv_len, 0 <= (q_first + i + kv_len - (k_first + j) - q_len)), T.float32(0.08838834764831843) * score[i, j], -T.infinity("float32"))
+                product_0 = score[i, j]
+                score[i, j] = T.if_then_else(T.And(k_first + j < kv_len, 0 <= (q_first + i + kv_len - (k_first + j) - q_len)), T.float32(0.08838834764831843) * product_0, -T.infinity("float32"))
             T.copy(row_max, row_max_before)
             T.reduce_max(score, row_max, dim=1, clear=False)
             for i in T.grid(64):
@@ -138,7 +141,8 @@ def llama(
                 row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
             for i, j in T.grid(64, 128):
                 out_sum[i, j] = out_sum[i, j] * rescale[i]
-            T.copy(v[b, h // 4, k_first:k_first + 64, 0:128], v_tile)
+            for i, j in T.grid(64, 128):
+                v_tile[i, j] = v[b, h // 4, k_first + i, j]
             T.call_extern("int32", "attnfuse_product", score, v_tile, out_sum, 64, 128, 64)
 
         for i, j in T.grid(64, 128):
