@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         scores,
         softcap,
         softmax,
+        stored,
         window,
     )
     from attnfuse.egraph.rule import rule
@@ -110,6 +111,7 @@ __all__ = [
     "softcap",
     "softmax",
     "sqrt",
+    "stored",
     "tanh",
     "use",
     "use_rules",
@@ -161,6 +163,7 @@ _MODULES = {
     "softcap": "attnfuse.blocks",
     "softmax": "attnfuse.blocks",
     "sqrt": "attnfuse.traced",
+    "stored": "attnfuse.blocks",
     "tanh": "attnfuse.traced",
     "use": "attnfuse.settings",
     "use_rules": "attnfuse.plugins",

@@ -109,6 +109,23 @@ def _weight(weight: Traced | None, feature: Axis) -> Term:
     return term
 
 
+def stored(x: Traced) -> Traced:
+    """``x``, written to memory by a launch of its own, and read from there by others.
+
+    Keys that are rotated or normalised while they are loaded are so for each
+    block of queries again; stored, once.
+
+    Args:
+        x: a query, key or value with something done to it.
+
+    Raises:
+        WrongArgument: x is none of these.
+    """
+    if x.term.type.names[-1:] not in (("d",), ("e",)):
+        _refuse("stored", "x", x.term, "a query, a key or a value")
+    return Traced(ir.stored(x.term))
+
+
 def scores(query: Traced, key: Traced, *, scale: Traced | float | None = None) -> Traced:
     """Scaled scores, scale · query · keyᵀ: (batch, heads, q_len, kv_len) in float32.
 

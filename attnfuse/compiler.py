@@ -26,7 +26,7 @@ from attnfuse.files import write_atomically
 from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
-from attnfuse.plan import Part, Pattern, QueryMajor, match, schedule, split
+from attnfuse.plan import Part, Pattern, Plan, match, schedule, split
 from attnfuse.plan.schedule import UNSCHEDULED
 from attnfuse.runtime.cache import folder_of
 from attnfuse.settings import get_settings
@@ -50,7 +50,7 @@ def saturate(program: Program, device: Device) -> list[Program]:
 
 def make_plans(
     program: Program, device: Device, patterns: Mapping[str, Pattern]
-) -> list[tuple[Part, QueryMajor]]:
+) -> list[tuple[Part, Plan]]:
     """The launches that compute ``program``, with tiles that fit ``device``.
 
     Raises:
@@ -63,13 +63,15 @@ def make_plans(
                 f"{device.title} multiplies no {term.type.dtype} yet; pass float16 or bfloat16"
             )
             raise CannotLower(problem=problem, term=term)
-    parts = split(program)
-    known = {name: Pattern() for part in parts for name in part.keeps} | dict(patterns)
-    plans = (match(part.program, known, UNSCHEDULED) for part in parts)
-    return [(part, schedule(plan, device)) for part, plan in zip(parts, plans, strict=True)]
+    known, plans = dict(patterns), list[tuple[Part, Plan]]()
+    for part in split(program):
+        plan = schedule(match(part.program, known, UNSCHEDULED), device)
+        known.update(zip(part.keeps, (result.pattern for result in plan.results), strict=False))
+        plans.append((part, plan))
+    return plans
 
 
-def emit(plan: QueryMajor, program: Program, device: Device) -> Source:
+def emit(plan: Plan, program: Program, device: Device) -> Source:
     """The TileLang program that carries out ``plan``."""
     return emitting.emit(plan, device, str(program))
 
@@ -79,7 +81,7 @@ def lower(source: Source) -> Lowered:
     return lowering.lower(source, folder_of(source.digest))
 
 
-def build(plan: QueryMajor, source: Source, lowered: Callable[[], Lowered]) -> Kernel:
+def build(plan: Plan, source: Source, lowered: Callable[[], Lowered]) -> Kernel:
     """The kernel of a program, loaded and ready to be called.
 
     Raises:
@@ -106,7 +108,7 @@ class Launch:
     """
 
     part: Part
-    plan: QueryMajor
+    plan: Plan
     source: Source
 
     @cached_property

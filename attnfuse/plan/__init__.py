@@ -1,6 +1,6 @@
 """What one kernel launch does, with no word of the target language in it."""
 
-from attnfuse.plan.kernel import Load, Parameter, Pattern, QueryMajor, Result, Schedule
+from attnfuse.plan.kernel import Load, Parameter, Pass, Pattern, Plan, QueryMajor, Result, Schedule
 from attnfuse.plan.match import match
 from attnfuse.plan.schedule import schedule
 from attnfuse.plan.split import Part, split
@@ -9,7 +9,9 @@ __all__ = [
     "Load",
     "Parameter",
     "Part",
+    "Pass",
     "Pattern",
+    "Plan",
     "QueryMajor",
     "Result",
     "Schedule",

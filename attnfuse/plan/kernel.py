@@ -11,6 +11,7 @@ for each tile of queries
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from attnfuse.ir.axes import DType, Size
@@ -80,8 +81,8 @@ class Result(Parameter):
 
     @property
     def has_features(self) -> bool:
-        """Whether it has a row of features for each query, rather than one number."""
-        return self.labels[-1] == "e"
+        """Whether it has a row of features for each position, rather than one number."""
+        return self.labels[-1] in ("d", "e")
 
     def reads(self, slot: int) -> bool:
         """Whether its expression reads this slot."""
@@ -124,25 +125,21 @@ class Schedule:
     threads: int
 
     def __str__(self) -> str:
+        if not self.block_k:
+            return f"{self.block_q} rows, {self.threads} threads"
         tile = f"{self.block_q}×{self.block_k} tiles"
         return f"{self.name}, {tile}, {self.stages} stages, {self.threads} threads"
 
 
 @dataclass(frozen=True)
-class QueryMajor:
-    """One launch of query-major attention.
+class Plan(ABC):
+    """What all launches have in common: a block owns a tile of rows of one head.
 
     Attributes:
         name: the variant's name.
         digest: the digest of the program that it computes.
         parameters: what it reads.
         results: what it writes, in the order of the program's outputs.
-        streams: the query and key sides of each contraction over features.
-        score: the score as a closed term in which slot i is contraction i.
-        normalised: whether weights are the softmax of the scores, or the scores themselves.
-        visible: the closed predicate outside of which nothing has weight.
-        keys: the keys that a tile of queries has to visit.
-        value: the value side of the contraction over keys.
         schedule: how to carry it out.
     """
 
@@ -150,13 +147,17 @@ class QueryMajor:
     digest: str
     parameters: tuple[Parameter, ...]
     results: tuple[Result, ...]
-    streams: tuple[tuple[Load, Load], ...]
-    score: Term
-    normalised: bool
-    visible: Term
-    keys: KeyRange
-    value: Load
     schedule: Schedule
+
+    @property
+    def rows(self) -> str:
+        """The label of the positions that blocks divide among them."""
+        return self.results[0].labels[-2 if self.results[0].has_features else -1]
+
+    @property
+    @abstractmethod
+    def like(self) -> str:
+        """The parameter whose order of dimensions in memory the results take."""
 
     def parameter(self, name: str) -> Parameter:
         """The parameter called ``name``."""
@@ -167,6 +168,53 @@ class QueryMajor:
         size = self.parameter(load.parameter).sizes[-1]
         assert isinstance(size, int)
         return size
+
+
+@dataclass(frozen=True)
+class Pass(Plan):
+    """One launch that prepares queries, keys or values: load, prologue, store.
+
+    Attributes:
+        load: what is loaded, and done to it.
+    """
+
+    load: Load
+
+    @property
+    def like(self) -> str:
+        """The parameter whose order of dimensions in memory the results take."""
+        return self.load.parameter
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: pass, {self.schedule}"]
+        lines += [f"  writes   {result.name} = {self.load}" for result in self.results]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class QueryMajor(Plan):
+    """One launch of query-major attention.
+
+    Attributes:
+        streams: the query and key sides of each contraction over features.
+        score: the score as a closed term in which slot i is contraction i.
+        normalised: whether weights are the softmax of the scores, or the scores themselves.
+        visible: the closed predicate outside of which nothing has weight.
+        keys: the keys that a tile of queries has to visit.
+        value: the value side of the contraction over keys.
+    """
+
+    streams: tuple[tuple[Load, Load], ...]
+    score: Term
+    normalised: bool
+    visible: Term
+    keys: KeyRange
+    value: Load
+
+    @property
+    def like(self) -> str:
+        """The parameter whose order of dimensions in memory the results take."""
+        return self.streams[0][0].parameter
 
     def __str__(self) -> str:
         lines = [f"{self.name}: query-major, {self.schedule}"]

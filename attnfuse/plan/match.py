@@ -12,24 +12,26 @@ from attnfuse.ir.layout import dimensions, extent
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
-from attnfuse.plan.kernel import Load, Parameter, Pattern, QueryMajor, Result, Schedule
+from attnfuse.plan.kernel import Load, Parameter, Pass, Pattern, Plan, QueryMajor, Result, Schedule
 from attnfuse.plan.split import is_attend
 
 _PROLOGUE = ("rotate", "normalise")
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 
-def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> QueryMajor:
+def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> Plan:
     """The launch that computes ``program``.
 
     Args:
-        program: a program with one contraction over keys.
+        program: a program with one contraction over keys, or one output that is a prologue.
         patterns: for each input, its place in memory.
         schedule: how to carry it out.
 
     Raises:
         CannotLower: no kernel form covers it; the message shows the term.
     """
+    if _is_pass(program):
+        return _pass(program, patterns, schedule)
     attend = _attend(program)
     weights = attend.operands[0]
     normalised = weights.op.name == "softmax"
@@ -47,6 +49,24 @@ def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule)
         keys=key_range(visible, ir.length(weights.type.axis("k").size)),
         value=_load(attend.operands[1]),
         schedule=schedule,
+    )
+
+
+def _is_pass(program: Program) -> bool:
+    """Whether a program is a query, key or value with something done to it."""
+    return [output.op.name for output in program.outputs] in [[name] for name in _PROLOGUE]
+
+
+def _pass(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> Pass:
+    (output,) = program.outputs
+    slot = ir.slot(0, output.type.dtype, output.type.axes)
+    return Pass(
+        name=program.name,
+        digest=program.digest,
+        parameters=tuple(_parameter(term, patterns) for term in _used(program)),
+        results=(_result("out", output, slot),),
+        schedule=schedule,
+        load=_load(output),
     )
 
 
@@ -116,11 +136,15 @@ def _results(program: Program, attend: Term) -> tuple[Result, ...]:
         while name in taken:
             name += "_"
         taken.add(name)
-        dims = dimensions(output.type.axes)
-        row = extent(dims[-1])
-        aligned = isinstance(row, int) and row * output.type.dtype.itemsize % 16 == 0
-        results.append(Result(name, output.type.dtype, dims, Pattern(aligned=aligned), expression))
+        results.append(_result(name, output, expression))
     return tuple(results)
+
+
+def _result(name: str, output: Term, expression: Term) -> Result:
+    dims, dtype = dimensions(output.type.axes), output.type.dtype
+    row = extent(dims[-1])
+    aligned = isinstance(row, int) and row * dtype.itemsize % 16 == 0
+    return Result(name, dtype, dims, Pattern(aligned=aligned), expression)
 
 
 def _refuse(term: Term, problem: str) -> NoReturn:

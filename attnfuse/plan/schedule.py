@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
-from attnfuse.plan.kernel import Load, QueryMajor, Schedule
+from attnfuse.plan.kernel import Load, Pass, Plan, QueryMajor, Schedule
 
 _GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
 """block_q, block_k, threads: the largest that fits wins. Each M = block_q has a whole
 number of warp rows of 16 (and of Hopper's 64) for its threads."""
 
 _CPU = Schedule("pipelined", block_q=64, block_k=64, stages=0, threads=1)
+_CPU_PASS = Schedule("pass", block_q=64, block_k=0, stages=0, threads=1)
 
 _REDUCTION_BYTES = 8
 
@@ -20,18 +21,22 @@ UNSCHEDULED = Schedule("pipelined", block_q=0, block_k=0, stages=0, threads=0)
 """What a plan has before it is scheduled."""
 
 
-def schedule(plan: QueryMajor, device: Device) -> QueryMajor:
+def schedule(plan: Plan, device: Device) -> Plan:
     """``plan`` with the largest tiles whose shared memory fits ``device``.
 
     Raises:
         DoesNotFitDevice: not even the smallest tiles fit.
     """
     if device.kind == "cpu":
-        return replace(plan, schedule=_CPU)
-    candidates = [
-        replace(plan, schedule=Schedule("pipelined", block_q, block_k, device.stages, threads))
-        for block_q, block_k, threads in _GPU_TILES
-    ]
+        return replace(plan, schedule=_CPU_PASS if isinstance(plan, Pass) else _CPU)
+    if isinstance(plan, Pass):
+        schedules = [Schedule("pass", rows, 0, 0, 128) for rows in (64, 32, 16)]
+    else:
+        schedules = [
+            Schedule("pipelined", block_q, block_k, device.stages, threads)
+            for block_q, block_k, threads in _GPU_TILES
+        ]
+    candidates = [replace(plan, schedule=each) for each in schedules]
     for candidate in candidates:
         if shared_memory(candidate) <= device.shared_memory:
             return candidate
@@ -43,7 +48,7 @@ def schedule(plan: QueryMajor, device: Device) -> QueryMajor:
     )
 
 
-def shared_memory(plan: QueryMajor) -> int:
+def shared_memory(plan: Plan) -> int:
     """Bytes of shared memory that a block needs for its tiles.
 
     Queries stay; keys and values have one buffer for each stage, and as many
@@ -53,6 +58,8 @@ def shared_memory(plan: QueryMajor) -> int:
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
     total = tiles.threads * _REDUCTION_BYTES
+    if not isinstance(plan, QueryMajor):
+        return total + tiles.block_q * _row_bytes(plan, plan.like)
     total += tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
     for query, key in plan.streams:
         total += tiles.block_q * _row_bytes(plan, query.parameter)
@@ -69,7 +76,7 @@ def padded(features: int) -> int:
     return -(-features // 16) * 16
 
 
-def _row_bytes(plan: QueryMajor, name: str) -> int:
+def _row_bytes(plan: Plan, name: str) -> int:
     parameter = plan.parameter(name)
     size = parameter.sizes[-1]
     assert isinstance(size, int)

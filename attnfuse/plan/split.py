@@ -1,4 +1,6 @@
-"""Splits a program with several attentions into one program for each.
+"""Splits a program into one program for each launch.
+
+What is `stored` has a pass of its own, before whatever reads it.
 
 A launch has one softmax. What combines several (differential attention, a
 coarse and a fine branch) is computed by the epilogue of the last launch,
@@ -32,6 +34,32 @@ class Part:
 
 def split(program: Program) -> tuple[Part, ...]:
     """The parts of ``program``, in the order in which they are to run."""
+    passes, rest = _passes(program)
+    return (*passes, *_attentions(rest))
+
+
+def _passes(program: Program) -> tuple[list[Part], Program]:
+    """A part for each stored term, and the program that reads what they write."""
+    parts: list[Part] = []
+    inputs, replacements = list(program.inputs), dict[Term, Term]()
+    for term in [term for term in program.terms() if term.op.name == "stored"]:
+        name = _free(program, f"stored{len(parts)}")
+        made = ir.substitute(term.operands[0], replacements)
+        own = Program(f"{program.name}_{name}", tuple(inputs), (made,))
+        parts.append(Part(own, (name,)))
+        replacements[term] = ir.input_(name, _role(term), term.type.dtype, term.type.axes)
+        inputs.append(replacements[term])
+    outputs = tuple(ir.substitute(output, replacements) for output in program.outputs)
+    return parts, Program(program.name, tuple(inputs), outputs)
+
+
+def _role(term: Term) -> str:
+    names = term.type.names
+    return "query" if "q" in names else "value" if names[-1] == "e" else "key"
+
+
+def _attentions(program: Program) -> tuple[Part, ...]:
+    """A part for each attention; the last one combines what the others have left."""
     attends = [term for term in program.terms() if is_attend(term)]
     parts: list[Part] = []
     replacements: dict[Term, Term] = {}

@@ -26,7 +26,7 @@ from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.errors import BuildFailed
 from attnfuse.files import write_atomically
-from attnfuse.plan.kernel import Parameter, QueryMajor
+from attnfuse.plan.kernel import Parameter, Plan
 from attnfuse.settings import get_settings
 
 FLAGS = (
@@ -49,7 +49,7 @@ _TASKS_PER_THREAD = 4
 class CpuKernel:
     """A kernel that is loaded into this process. Calls release the GIL."""
 
-    plan: QueryMajor
+    plan: Plan
     function: Callable[..., int]
     parameters: tuple[str, ...]
 
@@ -89,10 +89,10 @@ class CpuKernel:
         entries = 1
         for label in batch_labels(self.plan):
             entries *= extents[label]
-        return -(-extents["q"] // self.plan.schedule.block_q), extents["h"], entries
+        return -(-extents[self.plan.rows] // self.plan.schedule.block_q), extents["h"], entries
 
 
-def build(plan: QueryMajor, lowered: Lowered, folder: Path) -> CpuKernel:
+def build(plan: Plan, lowered: Lowered, folder: Path) -> CpuKernel:
     """The kernel of a lowered program, compiled in ``folder`` unless it is there already.
 
     Raises:

@@ -10,7 +10,7 @@ from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType, Size
 from attnfuse.ir.elementwise import UNARY
 from attnfuse.ir.term import Term
-from attnfuse.plan.kernel import QueryMajor
+from attnfuse.plan.kernel import Plan
 
 _INFIX = {"mul": " * ", "div": " / ", "le": " <= ", "lt": " < ", "eq": " == "}
 _NAMED = {"floordiv": "T.floordiv", "mod": "T.floormod", "not": "T.Not"}
@@ -29,7 +29,7 @@ class Expressions:
         slots: the text of each slot at this place.
     """
 
-    plan: QueryMajor
+    plan: Plan
     indices: Mapping[str, str]
     slots: Sequence[str] = ()
 

@@ -14,7 +14,7 @@ from attnfuse.backends.tilelang.launching import Sizes, empty_outputs
 from attnfuse.backends.tilelang.lower import import_tilelang, load, pass_configs, target_of
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.backends.tilelang.words import Words
-from attnfuse.plan.kernel import QueryMajor
+from attnfuse.plan.kernel import Plan
 
 _WORDS = Words(on_gpu=True)
 
@@ -23,7 +23,7 @@ _WORDS = Words(on_gpu=True)
 class GpuKernel:
     """A kernel that is loaded onto a GPU."""
 
-    plan: QueryMajor
+    plan: Plan
     kernel: Any
 
     def __call__(self, given: Mapping[str, Tensor], sizes: Sizes) -> tuple[Tensor, ...]:
@@ -41,7 +41,7 @@ class GpuKernel:
         return tuple(outputs)
 
 
-def build(plan: QueryMajor, source: Source, folder: Path) -> GpuKernel:
+def build(plan: Plan, source: Source, folder: Path) -> GpuKernel:
     """The kernel of a program, compiled by TileLang, which keeps a cache of its own."""
     kernel = import_tilelang().compile(
         load(source, folder),

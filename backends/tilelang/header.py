@@ -9,13 +9,13 @@ from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Symbol
-from attnfuse.plan.kernel import Parameter, QueryMajor
+from attnfuse.plan.kernel import Parameter, Plan
 
-RANGE_PARAMETERS = ("first_q_block", "q_blocks", "first_head", "heads", "first_entry", "entries")
+RANGE_PARAMETERS = ("first_block", "blocks", "first_head", "heads", "first_entry", "entries")
 """What a CPU kernel is told: which blocks of queries, heads and batch entries are its own."""
 
 
-def write_header(text: Text, plan: QueryMajor, heading: str) -> None:
+def write_header(text: Text, plan: Plan, heading: str) -> None:
     """Write the docstring and the symbols."""
     text.line(f'"""{heading}"""')
     text.line()
@@ -35,7 +35,7 @@ def write_header(text: Text, plan: QueryMajor, heading: str) -> None:
 
 
 @contextmanager
-def write_signature(text: Text, plan: QueryMajor, words: Words) -> Generator[None]:
+def write_signature(text: Text, plan: Plan, words: Words) -> Generator[None]:
     """Write the kernel's parameters and its grid; what is written within is one block's work."""
     text.line("@T.prim_func")
     text.line(f"def {plan.name}(")
@@ -53,12 +53,12 @@ def write_signature(text: Text, plan: QueryMajor, words: Words) -> Generator[Non
             yield
 
 
-def tensors(plan: QueryMajor) -> tuple[Parameter, ...]:
+def tensors(plan: Plan) -> tuple[Parameter, ...]:
     """What a kernel reads and writes, in the order of its parameters."""
     return (*plan.parameters, *plan.results)
 
 
-def symbols(plan: QueryMajor) -> list[Symbol]:
+def symbols(plan: Plan) -> list[Symbol]:
     """The symbolic sizes of a plan."""
     sizes = (size for parameter in tensors(plan) for size in parameter.sizes)
     return list(dict.fromkeys(size for size in sizes if isinstance(size, Symbol)))
@@ -72,12 +72,12 @@ def strides(parameter: Parameter) -> list[str]:
     return names
 
 
-def batch_labels(plan: QueryMajor) -> list[str]:
+def batch_labels(plan: Plan) -> list[str]:
     """The labels of the batch axes."""
     return [label for label in plan.results[0].labels if label.startswith("b")]
 
 
-def block_indices(plan: QueryMajor) -> dict[str, str]:
+def block_indices(plan: Plan) -> dict[str, str]:
     """The text of the indices that are the same for a whole block, by name."""
     labels = batch_labels(plan)
     sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))
@@ -93,7 +93,7 @@ def _tensor(parameter: Parameter, words: Words) -> str:
     return f'T.StridedTensor([{shape}], [{", ".join(strides(parameter))}], "{dtype}")'
 
 
-def _write_alignment(text: Text, plan: QueryMajor) -> None:
+def _write_alignment(text: Text, plan: Plan) -> None:
     """Tell the compiler which rows start at multiples of 16 bytes."""
     for parameter in tensors(plan):
         if parameter.pattern.aligned and parameter.labels[-1:] in (("d",), ("e",)):
@@ -102,19 +102,19 @@ def _write_alignment(text: Text, plan: QueryMajor) -> None:
                 text.line(f"T.assume({name} % {step} == 0)")
 
 
-def _grid(plan: QueryMajor, words: Words) -> str:
+def _grid(plan: Plan, words: Words) -> str:
     sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))
     if not words.on_gpu:
-        return "with T.Kernel(q_blocks, heads, entries) as (block, head, own_entry):"
-    blocks = f"T.ceildiv({sizes['q']}, {plan.schedule.block_q})"
+        return "with T.Kernel(blocks, heads, entries) as (own_block, head, own_entry):"
+    blocks = f"T.ceildiv({sizes[plan.rows]}, {plan.schedule.block_q})"
     entries = " * ".join(str(sizes[label]) for label in batch_labels(plan))
     launch = f"{blocks}, {sizes['h']}, {entries}, threads={plan.schedule.threads}"
-    return f"with T.Kernel({launch}) as (q_block, h, entry):"
+    return f"with T.Kernel({launch}) as (block, h, entry):"
 
 
-def _write_indices(text: Text, plan: QueryMajor, words: Words) -> None:
+def _write_indices(text: Text, plan: Plan, words: Words) -> None:
     if not words.on_gpu:
-        text.line("q_block = first_q_block + block")
+        text.line("block = first_block + own_block")
         text.line("h = first_head + head")
         text.line("entry = first_entry + own_entry")
     sizes = dict(zip(plan.results[0].labels, plan.results[0].sizes, strict=True))

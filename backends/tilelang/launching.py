@@ -9,17 +9,17 @@ from torch import Tensor
 
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Size, Symbol
-from attnfuse.plan.kernel import QueryMajor, Result
+from attnfuse.plan.kernel import Plan, Result
 
 Sizes = Mapping[Symbol, int]
 
 
 def empty_outputs(
-    plan: QueryMajor, tensors: Mapping[str, Tensor], sizes: Sizes, words: Words
+    plan: Plan, tensors: Mapping[str, Tensor], sizes: Sizes, words: Words
 ) -> list[Tensor]:
-    """Uninitialised outputs, laid out in memory like the query."""
-    query = tensors[plan.streams[0][0].parameter]
-    return [_empty_like(query, result, sizes, words) for result in plan.results]
+    """Uninitialised outputs, laid out in memory like the query, or what is prepared."""
+    like = tensors[plan.like]
+    return [_empty_like(like, result, sizes, words) for result in plan.results]
 
 
 def number(size: Size, sizes: Sizes) -> int:

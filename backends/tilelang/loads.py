@@ -9,7 +9,7 @@ from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir import build as ir
 from attnfuse.ir.term import Term
-from attnfuse.plan.kernel import Load, QueryMajor
+from attnfuse.plan.kernel import Load, Plan
 
 
 class Loads:
@@ -21,7 +21,7 @@ class Loads:
         text: where to write.
     """
 
-    def __init__(self, plan: QueryMajor, words: Words, text: Text) -> None:
+    def __init__(self, plan: Plan, words: Words, text: Text) -> None:
         self._plan, self._words, self._text = plan, words, text
 
     def tile(self, load: Load) -> str:

@@ -48,7 +48,7 @@ class _Body:
 
     def write(self) -> None:
         """Write all of it."""
-        self.text.line(f"q_first = q_block * {self.rows}")
+        self.text.line(f"q_first = block * {self.rows}")
         self.text.line(f"q_last = q_first + {self.rows - 1}")
         self._allocate()
         self.text.line()

@@ -164,11 +164,16 @@ def test_what_sinks_and_gates_refuse() -> None:
     def sink(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
         return af.attend(af.softmax(af.scores(q, k), sink=wide[0, af.k]), v)
 
+    def kept(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
+        return af.stored(af.scores(q, k))
+
     def gate(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
         return af.gate(af.attend(af.softmax(af.scores(q, k)), v), wide)
 
     with pytest.raises(WrongArgument, match=r"softmax: sink is .*without af\.k"):
         trace(sink, torch.zeros(1, 4))
+    with pytest.raises(WrongArgument, match=r"stored: x is .*; give a query, a key or a value"):
+        trace(kept, torch.zeros(1, 4))
     with pytest.raises(WrongArgument, match=r"gate: values is 2 dimensions; give 4 dimensions"):
         trace(gate, torch.zeros(1, 4))
 

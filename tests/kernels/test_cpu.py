@@ -156,6 +156,46 @@ def test_two_batch_axes_are_kept_apart() -> None:
 
 
 @af.variant
+def prepared(
+    q: af.Query,
+    k: af.Key,
+    v: af.Value,
+    gain: af.Captured,
+    cos: af.Captured,
+    sin: af.Captured,
+    hoist: bool,
+) -> tuple[af.Traced, af.Traced]:
+    """Normalised and rotated queries and keys, while they are loaded or beforehand."""
+    q_turned = af.rope(af.norm(q, gain), cos, sin)
+    k_turned = af.rope(af.norm(k, gain), cos, sin)
+    if hoist:
+        q_turned, k_turned, v = af.stored(q_turned), af.stored(k_turned), af.stored(af.norm(v))
+    else:
+        v = af.norm(v)
+    s = af.mask(af.scores(q_turned, k_turned), af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def test_passes_beforehand_give_the_same_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for batch, q_len, kv_len in ((2, 70, 130), (1, 130, 65), (1, 1, 0)):
+        heads = ((6, q_len, 40), (2, kv_len, 40), (2, kv_len, 24))
+        tensors = [torch.randn(batch, *shape, generator=generator) for shape in heads]
+        captured = (torch.rand(40, generator=generator), *af.rope_tables(200, 32))
+        fused = prepared(*tensors, *captured, False)
+        hoisted = prepared(*tensors, *captured, True)
+        assert isinstance(fused, tuple) and isinstance(hoisted, tuple)
+        assert all(torch.equal(one, other) for one, other in zip(fused, hoisted, strict=True))
+        exact = prepared.reference(*tensors, *captured, True)
+        assert isinstance(exact, tuple)
+        check(hoisted, exact, fused)
+    launches = prepared.compile(*tensors, *captured, True).launches
+    names = [launch.plan.name for launch in launches]
+    assert names == [*(f"prepared_stored{i}" for i in range(3)), "prepared"]
+    assert "rotate" not in launches[-1].source.text.split('"""')[2]
+
+
+@af.variant
 def with_cache(
     q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
 ) -> af.Traced:

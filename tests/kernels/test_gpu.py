@@ -96,6 +96,26 @@ def differential(
     return first - lam[af.h] * second
 
 
+@af.variant
+def hoisted(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Queries rotated while they are loaded, keys beforehand."""
+    s = af.scores(af.rope(q, cos, sin), af.stored(af.rope(k, cos, sin)))
+    s = af.mask(s, af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def test_keys_rotated_beforehand_give_the_same_bits() -> None:
+    case = next(case for case in CASES if case.name == "llama")
+    for sizes in (Sizes(2, 200, 300), Sizes(1, 65, 1), Sizes(1, 5, 0)):
+        tensors, extra = case.inputs(sizes, torch.float16, torch.Generator())
+        tensors = [tensor.cuda() for tensor in tensors]
+        extra = {name: tensor.cuda() for name, tensor in extra.items()}
+        fused, before = case.variant(*tensors, **extra), hoisted(*tensors, **extra)
+        assert all(torch.equal(one, other) for one, other in zip(fused, before, strict=True))
+
+
 def test_several_attentions_are_combined() -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = ((4, 200, 64), (4, 200, 64), (2, 300, 64), (2, 300, 64), (2, 300, 128))

@@ -98,6 +98,24 @@ def test_every_variant_lowers_for_a_gpu(case: Case, device: str) -> None:
         assert launch.lowered.shared_memory <= all_devices()[device].shared_memory
 
 
+@pytest.mark.parametrize("device", ["h200", "rtx3090", "mi300x"])
+def test_passes_lower_for_gpus(device: str) -> None:
+    @af.variant
+    def hoisted(
+        q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+    ) -> af.Traced:
+        s = af.scores(q, af.stored(af.rope(af.norm(k), cos, sin)))
+        return af.attend(af.softmax(s), v)
+
+    q, k, v = meta(96)
+    first, last = hoisted.compile(
+        q, k, v, *af.rope_tables(9, 64, device="meta"), device=device
+    ).launches
+    assert first.plan.rows == "k" and "hoisted_stored0_kernel" in first.lowered.text
+    assert first.lowered.shared_memory <= shared_memory(first.plan)
+    assert "stored0" in last.source.text and "cos" not in last.source.text.split('"""')[2]
+
+
 def meta(head_dim: int, dtype: torch.dtype = torch.float16) -> list[Tensor]:
     """Queries, keys and values of one head."""
     return [torch.empty(1, 1, 8, head_dim, dtype=dtype, device="meta") for _ in range(3)]

@@ -68,19 +68,19 @@ def llama(
     out: T.StridedTensor([batch, 32, q_len, 128], [out_stride_b, out_stride_h, out_stride_q, 1], "float32"),
     lse: T.StridedTensor([batch, 32, q_len], [lse_stride_b, lse_stride_h, 1], "float32"),
     # the part of the grid that this call computes
-    first_q_block: T.int32,
-    q_blocks: T.int32,
+    first_block: T.int32,
+    blocks: T.int32,
     first_head: T.int32,
     heads: T.int32,
     first_entry: T.int32,
     entries: T.int32,
 ):
-    with T.Kernel(q_blocks, heads, entries) as (block, head, own_entry):
-        q_block = first_q_block + block
+    with T.Kernel(blocks, heads, entries) as (own_block, head, own_entry):
+        block = first_block + own_block
         h = first_head + head
         entry = first_entry + own_entry
         b = entry
-        q_first = q_block * 64
+        q_first = block * 64
         q_last = q_first + 63
         q_tile = T.alloc_local((64, 128), "float32")
         k_raw = T.alloc_local((64, 128), "float32")

@@ -68,9 +68,9 @@ def llama(
     out: T.StridedTensor([batch, 32, q_len, 128], [out_stride_b, out_stride_h, out_stride_q, 1], "bfloat16"),
     lse: T.StridedTensor([batch, 32, q_len], [lse_stride_b, lse_stride_h, 1], "float32"),
 ):
-    with T.Kernel(T.ceildiv(q_len, 64), 32, batch, threads=128) as (q_block, h, entry):
+    with T.Kernel(T.ceildiv(q_len, 64), 32, batch, threads=128) as (block, h, entry):
         b = entry
-        q_first = q_block * 64
+        q_first = block * 64
         q_last = q_first + 63
         q_tile = T.alloc_shared((64, 128), "bfloat16")
         k_raw = T.alloc_shared((32, 128), "bfloat16")

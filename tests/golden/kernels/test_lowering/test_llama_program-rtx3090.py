@@ -80,9 +80,9 @@ def llama(
     T.assume(out_stride_b % 8 == 0)
     T.assume(out_stride_h % 8 == 0)
     T.assume(out_stride_q % 8 == 0)
-    with T.Kernel(T.ceildiv(q_len, 128), 32, batch, threads=256) as (q_block, h, entry):
+    with T.Kernel(T.ceildiv(q_len, 128), 32, batch, threads=256) as (block, h, entry):
         b = entry
-        q_first = q_block * 128
+        q_first = block * 128
         q_last = q_first + 127
         q_tile = T.alloc_shared((128, 128), "bfloat16")
         k_raw = T.alloc_shared((64, 128), "bfloat16")
