@@ -103,9 +103,10 @@ def test_a_batch_of_one_is_no_exception() -> None:
 
 
 def test_a_symbol_clashes_with_whoever_gave_it_first() -> None:
-    other = ir.input_("other", "key", FLOAT, (K,))
-    target = program(other, inputs=(other,))
-    shapes: dict[str, Shape] = {"query": (2, 6, 3, 4), "key": (2, 2, 5, 4), "other": (6,)}
+    same, other = (ir.input_(name, "key", FLOAT, (K,)) for name in ("same", "other"))
+    target = program(same, other, inputs=(same, other))
+    shapes: dict[str, Shape] = {"query": (2, 6, 3, 4), "key": (2, 2, 5, 4)}
+    shapes |= {"same": (5,), "other": (6,)}
     with pytest.raises(WrongShape) as raised:
         bind_sizes(target, shapes)
     wanted = "scores: other has shape (6,); key has (2, 2, 5, 4): kv_len must agree"

@@ -160,6 +160,12 @@ def test_what_a_program_uses_twice_has_a_line_and_a_name() -> None:
     assert "return exp(%0) + %0" in text or "return %0 + exp(%0)" in text
 
 
+def test_a_named_step_needs_no_brackets() -> None:
+    total = ir.add(X, ir.const(1.0))
+    program = Program("p", (X,), (ir.div(ir.const(1.0), total), ir.unary["exp"](total)))
+    assert str(program).splitlines()[-1] == "  return 1 / %0, exp(%0)"
+
+
 def test_a_sum_that_starts_with_a_named_step_keeps_its_brackets() -> None:
     step = ir.softmax(tensor("s", Q, K))
     total = ir.mul(ir.const(2.0), ir.add(step, ir.const(1.0)))

@@ -198,6 +198,22 @@ def test_windows_begin_at_the_first_query() -> None:
     assert text(ir.le(ir.sub(q, ir.const(2)), k)) == "maximum(q_first - 2, 0) ≤ k < kv_len"
 
 
+def test_of_several_bounds_each_may_be_the_tightest() -> None:
+    lower = [edge("top_left", -1, False), edge("bottom_right", -3, False), padding(0, False)]
+    upper = [edge("top_left", 1, True), edge("bottom_right", 3, True), padding(1, True)]
+    for queries, keys, limit, wanted in (
+        (4, 6, 0, {"lower": (2, 6), "upper": (0, 1)}),
+        (4, 6, 5, {"lower": (5, 6), "upper": (0, 5)}),
+        (4, 9, 0, {"lower": (5, 9), "upper": (0, 1)}),
+    ):
+        tile = (World(1, queries, keys, (limit,) * 3, (True,) * 3, (0,)), 3, 3)
+        for bounds, expected in ((lower, wanted["lower"]), (upper, wanted["upper"])):
+            found = key_range(ir.and_(*map(term_of, bounds)), kv_len)
+            assert range_of(found, tile, 0) == expected
+            keys_seen = seen(bounds, tile, 0)
+            assert (min(keys_seen), max(keys_seen) + 1) == expected
+
+
 @pytest.mark.parametrize(
     "condition",
     [

@@ -91,17 +91,19 @@ def check_normal(root: Term) -> None:
             assert names.count("const") <= 1, f"{term} has constants left to fold"
         if term.op.name == "indexed":
             assert ir.pack(ir.unpack(term)) is term, f"{term} is packed in another way"
-        if term.op.name in ("add", "mul", "and", "or") and not term.type.dtype.is_int:
+        affine = term.op.name in ("add", "mul") and term.type.dtype.is_int
+        if term.op.elementwise and not affine:
             _check_packed(term)
 
 
 def _check_packed(term: Term) -> None:
-    """At most one closed operand beside what is not closed: a packed one."""
+    """What is closed is packed beside what isn't; sums, products and junctions pack it as one."""
     constant = [operand for operand in term.operands if operand.op.name == "const"]
     packed = [operand for operand in term.operands if operand.op.name == "indexed"]
     closed = [operand for operand in term.operands if ir.is_closed(operand)]
     if len(closed) < len(term.operands):
         assert closed == constant, f"{term} has something closed that isn't packed"
-        assert len(packed) <= 1, f"{term} has two packed operands"
+        one = term.op.name in ("add", "mul", "and", "or")
+        assert not one or len(packed) <= 1, f"{term} has two packed operands"
     else:
         assert not packed, f"{term} is packed needlessly"
