@@ -42,7 +42,8 @@ static inline Vector load(const float* from) {
 
 static inline void store(float* to, Vector vector) { std::memcpy(to, &vector, sizeof vector); }
 
-// c += a·b for R rows and V vectors of columns. Loops are unrolled because sums in an array that
+// c += a·b for R rows and V vectors of columns. Sums start from 0, and so are rounded at their own
+// size, not at that of all that c holds already. Loops are unrolled because sums in an array that
 // is indexed at run time don't stay in registers.
 template <int R, int V>
 static void block(Matrix a, Matrix b, Matrix c, int depth) {
@@ -50,7 +51,7 @@ static void block(Matrix a, Matrix b, Matrix c, int depth) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[r][v] = load(&c(r, v * kLanes));
+    for (int v = 0; v < V; ++v) sum[r][v] = Vector{};
   for (int k = 0; k < depth; ++k) {
     Vector row[V];
 #pragma GCC unroll 2
@@ -63,7 +64,8 @@ static void block(Matrix a, Matrix b, Matrix c, int depth) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) store(&c(r, v * kLanes), sum[r][v]);
+    for (int v = 0; v < V; ++v)
+      store(&c(r, v * kLanes), load(&c(r, v * kLanes)) + sum[r][v]);
 }
 
 // The same for any number of rows, by blocks of R rows, then of R / 2, …

@@ -167,13 +167,11 @@ def prepared(
 ) -> tuple[af.Traced, af.Traced]:
     """Normalised and rotated queries and keys, while they are loaded or beforehand."""
     q_turned = af.rope(af.norm(q, gain), cos, sin)
-    k_turned = af.rope(af.norm(k, gain), cos, sin)
+    k_turned, values = af.rope(af.norm(k, gain), cos, sin), af.norm(v)
     if hoist:
-        q_turned, k_turned, v = af.stored(q_turned), af.stored(k_turned), af.stored(af.norm(v))
-    else:
-        v = af.norm(v)
+        q_turned, k_turned, values = map(af.stored, (q_turned, k_turned, values))
     s = af.mask(af.scores(q_turned, k_turned), af.causal())
-    return af.attend(af.softmax(s), v), af.lse(s)
+    return af.attend(af.softmax(s), values), af.lse(s)
 
 
 def test_passes_beforehand_give_the_same_bits() -> None:

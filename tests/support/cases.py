@@ -363,6 +363,12 @@ def squared_relu(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced]:
     return (af.attend(r * r, v) * (1 / 81),)
 
 
+@af.variant
+def linear(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced]:
+    """Linear attention: the scores themselves, causal."""
+    return (af.attend(af.where(af.causal(), af.scores(q, k), 0.0), v),)
+
+
 def _weighted(weigh: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
     def finish(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
         return (weigh(scores) @ v,)
@@ -538,6 +544,12 @@ CASES = (
         squared_relu,
         visible=lambda grid, extra: (grid.k - grid.shifted).abs() <= 40,
         finish=_weighted(lambda s: s.relu().square() / 81),
+    ),
+    Case(
+        linear,
+        head_dim=16,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        finish=_weighted(lambda s: s.masked_fill(s == -math.inf, 0.0)),
     ),
     Case(
         gated,
