@@ -11,13 +11,11 @@ from typing import NoReturn
 
 from attnfuse.errors import NeedsStatic, WrongArgument
 from attnfuse.ir import build as ir
+from attnfuse.ir.attention import PAIRINGS
 from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.layout import dimensions, label
 from attnfuse.ir.term import Term
 from attnfuse.traced import Traced, as_term, combine, exp, k, kv_len, log, q, q_len
-
-PAIRINGS = ("half", "interleaved")
-"""Which features of a head turn together: i with i + rotary_dim/2, or 2i with 2i + 1."""
 
 NORMS = ("rms", "l2")
 """By what features are divided: the root of their mean square, or their length."""
