@@ -22,7 +22,10 @@ import attnfuse as af
 from attnfuse.versions import version_line
 
 SHAPE = (1, 8, 1024, 64)
-ROUNDS = 25
+ROUNDS = 50
+PAUSE = 0.02
+"""Seconds before each call: OpenMP's threads spin for milliseconds after torch's operations,
+and would hold a core that whatever comes next wants to use."""
 
 
 @af.variant
@@ -52,6 +55,7 @@ def measure(threads: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
+            time.sleep(PAUSE)
             times[name].append(milliseconds(call))
     medians = {name: statistics.median(each) for name, each in times.items()}
     return medians | {"ratio": medians["attnfuse"] / medians["sdpa"]}
