@@ -73,7 +73,7 @@ def roles(function: Callable[..., object]) -> dict[str, str]:
     hints = typing.get_type_hints(function)
     annotated = {kind: role for role, kind in _ROLES.items()}
     return {
-        name: annotated.get(hints.get(name)) or _role_by_name(name)  # type: ignore[arg-type]
+        name: annotated.get(hints.get(name, object)) or _role_by_name(name)
         for name in inspect.signature(function).parameters
     }
 
