@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,13 @@ def emit(plan: Plan, program: Program, device: Device) -> Source:
 
 def lower(source: Source) -> Lowered:
     """The C, CUDA or HIP that a program becomes. Needs neither GPU nor compiler."""
-    return lowering.lower(source, folder_of(source.digest))
+    return _lowered(source, folder_of(source.digest))
+
+
+@cache
+def _lowered(source: Source, folder: Path) -> Lowered:
+    """Once a program: on the CPU every pattern of strides has the same one."""
+    return lowering.lower(source, folder)
 
 
 def build(plan: Plan, source: Source, lowered: Callable[[], Lowered]) -> Kernel:
