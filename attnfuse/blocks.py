@@ -25,16 +25,25 @@ ALIGNMENTS = ("bottom_right", "top_left")
 
 
 def rope(
-    x: Traced, cos: Traced, sin: Traced, *, positions: Traced | None = None, pairing: str = "half"
+    x: Traced,
+    cos: Traced,
+    sin: Traced,
+    *,
+    positions: Traced | None = None,
+    pairing: str = "half",
+    inverse: bool = False,
 ) -> Traced:
-    """Rotary position embedding (RoFormer, Su et al., 2021) of queries or keys.
+    """Rotary position embedding (RoFormer, Su et al., 2021) of queries, keys, values or outputs.
 
     Features pair up, and pair i of the row at position p turns by the angle
     whose cosine and sine are ``cos[p, i]`` and ``sin[p, i]``. Rotation is done
     in float32 and rounded to the type of ``x``.
 
+    Values that are rotated make outputs relative, too, when these are turned
+    back: ``rope(out, cos, sin, inverse=True)`` (GTA, Miyato et al., 2024).
+
     Args:
-        x: a query or key.
+        x: a query, key, value, or an output made by `attend`.
         cos: captured tensor (positions, rotary_dim / 2); features beyond rotary_dim pass through.
         sin: the same for sines.
         positions: integer row of the tables for each batch entry and position;
@@ -42,19 +51,20 @@ def rope(
             outside the tables takes their nearest row.
         pairing: ``"half"`` (Llama in Hugging Face: i with i + rotary_dim/2) or
             ``"interleaved"`` (RoFormer, Meta's Llama: 2i with 2i + 1).
+        inverse: turn by the opposite angles.
 
     Raises:
-        WrongArgument: x is neither query nor key, or the pairing has another name.
+        WrongArgument: x is none of these, or the pairing has another name.
         DoesNotFit: the tables have odd sizes, or rotate more features than there are.
     """
     axes = [axis.name for axis in x.term.type.axes]
-    if axes[-1:] != ["d"]:
-        _refuse("rope", "x", x.term, "a query or a key")
+    if axes[-1:] not in (["d"], ["e"]):
+        _refuse("rope", "x", x.term, "a query, a key, a value or an output")
     if pairing not in PAIRINGS:
         _refuse("rope", "pairing", pairing, " or ".join(map(repr, PAIRINGS)))
     rows = (q if "q" in axes else k) if positions is None else positions
     tables = (_table("cos", cos), _table("sin", sin))
-    return Traced(ir.rotate(x.term, *tables, rows.term, pairing))
+    return Traced(ir.rotate(x.term, *tables, rows.term, pairing, inverse))
 
 
 def _table(argument: str, table: Traced) -> Term:

@@ -25,7 +25,7 @@ from attnfuse.rewrites.bounds import IsNatural, least
 
 q, k, cos, sin, positions = variables("q k cos sin positions")
 m, n, gain = closed("m"), closed("n"), closed("gain")
-dtype, pairing = variables("dtype pairing")
+dtype, pairing, inverse = variables("dtype pairing inverse")
 more = rest("more")
 
 
@@ -36,8 +36,8 @@ def are_angles(cos: Term, sin: Term, facts: Facts) -> bool:
 
 @rule(
     op.contract(
-        op.rotate(q, cos, sin, m, pairing=pairing),
-        op.rotate(k, cos, sin, n, pairing=pairing),
+        op.rotate(q, cos, sin, m, pairing=pairing, inverse=inverse),
+        op.rotate(k, cos, sin, n, pairing=pairing, inverse=inverse),
         over="d",
         dtype=dtype,
     ),
@@ -51,13 +51,14 @@ def rope_offset_cancels(
     m: Term,
     n: Term,
     pairing: str,
+    inverse: bool,
     dtype: DType,
     facts: Facts,
 ) -> Term | Declined:
     """rotate(q, m + o)·rotate(k, n + o) → rotate(q, m)·rotate(k, n)
 
-    Only the difference of two positions matters. The offset must not be negative, and what is
-    left of the positions neither: they must stay rows of the tables.
+    Only the difference of two positions matters, whichever way both turn. The offset must not
+    be negative, and what is left of the positions neither: they must stay rows of the tables.
     """
     offset = _common(ir.unpack(m), ir.unpack(n))
     if ir.value_of(offset) == 0:
@@ -70,7 +71,7 @@ def rope_offset_cancels(
     if not all(_is_natural(term, is_natural) for term in (offset, *left)):
         return Declined("the offset, or the positions without it, may be negative")
     query, key = (
-        ir.rotate(x, cos, sin, rows, pairing) for x, rows in zip((q, k), left, strict=True)
+        ir.rotate(x, cos, sin, rows, pairing, inverse) for x, rows in zip((q, k), left, strict=True)
     )
     return ir.contract(query, key, over="d", dtype=dtype)
 
@@ -88,7 +89,7 @@ def _common(m: Term, n: Term) -> Term:
     return ir.affine(positive, max(0, min(one_constant, other_constant)))
 
 
-@rule(op.rotate(op.mul(gain, more), cos, sin, positions, pairing=pairing))
+@rule(op.rotate(op.mul(gain, more), cos, sin, positions, pairing=pairing, inverse=inverse))
 def gain_out_of_rotation(
     gain: Term,
     more: tuple[Term, ...],
@@ -96,6 +97,7 @@ def gain_out_of_rotation(
     sin: Term,
     positions: Term,
     pairing: str,
+    inverse: bool,
     facts: Facts,
 ) -> Term | Declined:
     """rotate(γ·x) → γ·rotate(x)
@@ -113,7 +115,7 @@ def gain_out_of_rotation(
         return Declined("the rest has no features to rotate")
     if pairing == "half" and 2 * _columns(cos) != x.type.axes[-1].size:
         return Declined("the rotation is partial, and pairs other features than the gain")
-    return ir.mul(gain, ir.rotate(x, cos, sin, positions, pairing))
+    return ir.mul(gain, ir.rotate(x, cos, sin, positions, pairing, inverse))
 
 
 def _reads_features(read: Term) -> bool:

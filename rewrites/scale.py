@@ -19,7 +19,7 @@ from attnfuse.ir.term import Term
 
 a, b, x, p, cos, sin, positions = variables("a b x p cos sin positions")
 c, more = number("c"), rest("more")
-over, dtype, pairing = variables("over dtype pairing")
+over, dtype, pairing, inverse = variables("over dtype pairing inverse")
 
 _TINY = {DType.float16: 2.0**-14, DType.bfloat16: 2.0**-126, DType.float32: 2.0**-126}
 """The least positive normal numbers; what is less may be 0 on a GPU."""
@@ -67,20 +67,33 @@ def scale_over_sum(c: float, more: tuple[Term, ...]) -> Term:
     return ir.add(*(ir.mul(ir.const(c), term) for term in more))
 
 
-@rule(op.rotate(op.mul(c, more), cos, sin, positions, pairing=pairing), when=is_finite)
+@rule(
+    op.rotate(op.mul(c, more), cos, sin, positions, pairing=pairing, inverse=inverse),
+    when=is_finite,
+)
 def scale_out_of_rotation(
-    c: float, more: tuple[Term, ...], cos: Term, sin: Term, positions: Term, pairing: str
+    c: float,
+    more: tuple[Term, ...],
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    pairing: str,
+    inverse: bool,
 ) -> Term:
     """rotate(c·x) → c·rotate(x)"""
-    return ir.mul(ir.const(c), ir.rotate(ir.mul(*more), cos, sin, positions, pairing))
+    turned = ir.rotate(ir.mul(*more), cos, sin, positions, pairing, inverse)
+    return ir.mul(ir.const(c), turned)
 
 
-@rule(op.mul(c, op.rotate(x, cos, sin, positions, pairing=pairing)), when=is_finite)
+@rule(
+    op.mul(c, op.rotate(x, cos, sin, positions, pairing=pairing, inverse=inverse)),
+    when=is_finite,
+)
 def scale_into_rotation(
-    c: float, x: Term, cos: Term, sin: Term, positions: Term, pairing: str
+    c: float, x: Term, cos: Term, sin: Term, positions: Term, pairing: str, inverse: bool
 ) -> Term:
     """c·rotate(x) → rotate(c·x)"""
-    return ir.rotate(ir.mul(ir.const(c), x), cos, sin, positions, pairing)
+    return ir.rotate(ir.mul(ir.const(c), x), cos, sin, positions, pairing, inverse)
 
 
 RULES = RuleSet(

@@ -153,6 +153,7 @@ def _mean_rotate(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...])
     axes = (*term.operands[3].type.axes, term.type.axes[-1])
     rows = (table[positions.clamp(0, max(len(table) - 1, 0)).long()] for table in (cos, sin))
     c, s = (evaluation.align(row.to(wide), axes, term.type.axes) for row in rows)
+    s = -s if term["inverse"] else s
     half, x = cos.shape[1], x.to(wide)
     interleaved = term.text("pairing") == "interleaved"
     first = x[..., 0 : 2 * half : 2] if interleaved else x[..., :half]
@@ -351,7 +352,7 @@ ROWS = (
     Op("length", 0, ("size",), lambda term: Type(DType.int32), _mean_length),
     Op("gather", None, (), _infer_gather, _mean_gather),
     Op("indexed", None, ("form",), _infer_indexed, _mean_indexed),
-    Op("rotate", 4, ("pairing",), _infer_rotate, _mean_rotate),
+    Op("rotate", 4, ("pairing", "inverse"), _infer_rotate, _mean_rotate),
     Op("normalise", 2, ("kind", "eps"), _infer_normalise, _mean_normalise),
     Op("stored", 1, (), _infer_same, lambda evaluation, term, values: values[0]),
     Op("concat", None, ("over",), _infer_concat, _mean_concat),

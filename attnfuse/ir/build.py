@@ -69,9 +69,14 @@ def indexed(*operands_and_form: Term) -> Term:
 
 
 @normal("rotate")
-def rotate(x: Term, cos: Term, sin: Term, positions: Term, pairing: str) -> Term:
-    """Rotary position embedding of ``x`` by row ``positions`` of the tables (Su et al., 2021)."""
-    return make(OPS["rotate"], (x, cos, sin, pack(positions)), (pairing,))
+def rotate(
+    x: Term, cos: Term, sin: Term, positions: Term, pairing: str, inverse: bool = False
+) -> Term:
+    """Rotary position embedding of ``x`` by row ``positions`` of the tables (Su et al., 2021).
+
+    ``inverse`` turns by the opposite angles: the transposed map, and so rotation's derivative.
+    """
+    return make(OPS["rotate"], (x, cos, sin, pack(positions)), (pairing, inverse))
 
 
 @normal("normalise")

@@ -107,7 +107,8 @@ def _call(term: Term, inner: Spell) -> str:
         zip(term.op.attributes, term.attributes, strict=True)
     )
     arguments = [inner(operand) for operand in term.operands]
-    arguments += [f"{name}={_attribute(value)}" for name, value in attributes.items()]
+    set_ = {name: value for name, value in attributes.items() if value is not False}
+    arguments += [f"{name}={_attribute(value)}" for name, value in set_.items()]
     return f"{term.op.name}({', '.join(arguments)})"
 
 

@@ -50,6 +50,8 @@ SHAPES: dict[str, list[Shape]] = {
     "rotate": [
         ("query", ("query", "cos", "sin", "q positions"), ()),
         ("key", ("key", "cos", "sin", "k positions"), ()),
+        ("value", ("value", "cos", "sin", "k positions"), ()),
+        ("output", ("output", "cos", "sin", "q positions"), ()),
     ],
     "normalise": [
         (sort, (sort, f"{sort} weight"), ()) for sort in ("query", "key", "value", "output")
@@ -71,6 +73,7 @@ SHAPES: dict[str, list[Shape]] = {
 
 ATTRIBUTES: dict[str, tuple[Attribute, ...]] = {
     "pairing": ("half", "interleaved"),
+    "inverse": (False, True),
     "kind": ("rms", "l2"),
     "eps": (1e-6, 0.1),
     "value": NUMBERS,

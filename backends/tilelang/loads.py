@@ -70,8 +70,7 @@ class Loads:
         indices |= {"d": "j", "e": "j"}
         expressions = Expressions(self._plan, indices)
         for step in load.steps:
-            attributes = ", ".join(map(str, step.attributes))
-            self._text.comment(f"{tile} = {step.op.name} {source}, {attributes}")
+            self._text.comment(f"{tile} = {_described(step, source)}")
             write = self._rotate if step.op.name == "rotate" else self._normalise
             write(step, source, tile, expressions, rows)
             source = tile
@@ -118,13 +117,26 @@ class Loads:
                 ("sine", f"{identifier(sin.text('name'))}[{row}, j]"),
             ):
                 self._text.line(f'{name} = T.cast({text}, "float32")')
-            turned = ("one * cosine - other * sine", "other * cosine + one * sine")
-            for place, value in zip((first, second), turned, strict=True):
+            for place, value in zip((first, second), _turned(step), strict=True):
                 self._text.line(f'{tile}[i, {place}] = T.cast({value}, "{dtype}")')
         rest = self._words.features(size) - 2 * half
         if rest and source != tile:
             with self._text.block(f"for i, j in {self._words.each(rows, rest)}:"):
                 self._text.line(f"{tile}[i, j + {2 * half}] = {source}[i, j + {2 * half}]")
+
+
+def _described(step: Term, source: str) -> str:
+    """What a step does, in words; a flag is named where it is set."""
+    names = zip(step.op.attributes, step.attributes, strict=True)
+    words = [name if value is True else str(value) for name, value in names if value is not False]
+    return ", ".join((f"{step.op.name} {source}", *words))
+
+
+def _turned(step: Term) -> tuple[str, str]:
+    """The two features of a pair, turned."""
+    if step["inverse"]:
+        return "one * cosine + other * sine", "other * cosine - one * sine"
+    return "one * cosine - other * sine", "other * cosine + one * sine"
 
 
 def _pair(pairing: str, half: int) -> tuple[str, str]:

@@ -488,6 +488,22 @@ def test_rotation_by_tables_of_several_lengths_reads_the_nearest_row_of_each() -
         equal(found, value(ir.rotate(x, cos, full, q, pairing), wide))
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_inverse_rotation_turns_back_and_is_the_derivative(pairing: str) -> None:
+    x = tensor("x", Q, D, dtype=DType.float64)
+    cos, sin = (table(name, 3, 2, dtype=DType.float64) for name in ("cos", "sin"))
+    angles, weights = draw(3, 2, seed=1), draw(3, 4, seed=2)
+    inputs = {x: draw(3, 4).requires_grad_(), cos: angles.cos(), sin: angles.sin()}
+    turned = ir.rotate(x, cos, sin, q, pairing)
+    back = ir.rotate(turned, cos, sin, q, pairing, inverse=True)
+    equal(value(back, inputs), inputs[x])
+    (gradient,) = torch.autograd.grad((value(turned, inputs) * weights).sum(), inputs[x])
+    inverse = ir.rotate(x, cos, sin, q, pairing, inverse=True)
+    equal(gradient, value(inverse, inputs | {x: weights}))
+    assert "inverse=True" in str(inverse)
+    assert "inverse" not in str(turned)
+
+
 @means("stored")
 def test_a_stored_value_is_the_value() -> None:
     x = tensor("x", Q, dtype=DType.float16)

@@ -181,6 +181,21 @@ def window(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
     return af.attend(af.softmax(s), v), af.lse(s)
 
 
+@af.variant
+def turned(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """Queries and values that turn the inverse way, by half of the features."""
+    s = af.scores(af.rope(q, cos, sin, inverse=True, pairing="interleaved"), k)
+    return af.attend(af.softmax(s), af.rope(v, cos, sin, inverse=True)), af.lse(s)
+
+
+def _turned(x: Tensor, extra: Extra, which: str) -> Tensor:
+    if which == "k":
+        return x
+    return rotate(x, extra["cos"], -extra["sin"], interleaved=which == "q")
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
     """Rotary embedding in plain PyTorch, row i of x by row i of the tables."""
     half, length = cos.shape[1], x.shape[-2]
@@ -461,6 +476,7 @@ CASES = (
         extra=_tables(16),
         prologue=_rotated(interleaved=True),
     ),
+    Case(turned, heads=4, value_dim=40, extra=_tables(16), prologue=_turned),
     Case(
         softcap,
         heads=3,
