@@ -82,10 +82,11 @@ def norm(
 ) -> Traced:
     """Normalised features of queries, keys or values (qk-norm: Henry et al., 2020; Qwen 3).
 
+    Of outputs it is a head norm, as in the Diff Transformer (Ye et al., 2024).
     Computed in float32, multiplied by the weight, then rounded to the type of ``x``.
 
     Args:
-        x: a query, key or value.
+        x: a query, key, value, or an output made by `attend`.
         weight: what each feature is multiplied by, a captured tensor (features,);
             or an expression of heads and captured tensors.
         kind: ``"rms"`` divides by √(mean of squares + eps) (Zhang & Sennrich,
@@ -94,11 +95,12 @@ def norm(
 
     Raises:
         WrongArgument: x is none of these, the kind has another name, eps is
-            negative, or the weight is a tensor of several dimensions.
+            negative, or the weight is a tensor of several dimensions or depends
+            on queries, keys or values.
     """
     features = x.term.type.axes[-1:]
     if not features or features[0].name not in ("d", "e"):
-        _refuse("norm", "x", x.term, "a query, a key or a value")
+        _refuse("norm", "x", x.term, "a query, a key, a value or an output")
     if kind not in NORMS:
         _refuse("norm", "kind", kind, " or ".join(map(repr, NORMS)))
     if not eps >= 0:
@@ -114,6 +116,8 @@ def _weight(weight: Traced | None, feature: Axis) -> Term:
         if len(term.type.axes) != 1:
             _refuse("norm", "weight", f"{len(term.type.axes)} dimensions", "a tensor (features,)")
         return ir.gather(term, ir.index(feature.name, (feature,)))
+    if not ir.is_closed(ir.unpack(term)):
+        _refuse("norm", "weight", term, "a tensor (features,), or an expression of heads and such")
     return term
 
 

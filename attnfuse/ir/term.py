@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Union
 
@@ -111,8 +111,11 @@ def make(op: Op, operands: Sequence[Term] = (), attributes: Sequence[Attribute] 
         return _interned.setdefault(key, term)
 
 
-def walk(*roots: Term) -> Iterator[Term]:
-    """Every term below ``roots``, each once, operands before their users."""
+def walk(*roots: Term, down_to: Container[Term] = ()) -> Iterator[Term]:
+    """Every term below ``roots``, each once, operands before their users.
+
+    What is below the terms in ``down_to`` is left out, unless it is needed otherwise, too.
+    """
     seen: set[Term] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -122,7 +125,8 @@ def walk(*roots: Term) -> Iterator[Term]:
         elif term not in seen:
             seen.add(term)
             stack.append((term, True))
-            stack.extend((operand, False) for operand in reversed(term.operands))
+            if term not in down_to:
+                stack.extend((operand, False) for operand in reversed(term.operands))
 
 
 def identity(value: Attribute) -> object:

@@ -11,6 +11,7 @@ for each tile of queries
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -61,8 +62,20 @@ class Parameter:
         return tuple(label(dim).removeprefix(f"{self.name}.") for dim in self.dims)
 
 
-ATTEND, LSE = 0, 1
-"""The slots of a result's expression: weights · values, and the log-sum-exp of the scores."""
+ATTEND, LSE, FIRST_STEP = 0, 1, 2
+"""The slots of a result's expression: weights · values, the log-sum-exp of the scores, and from
+there on the steps of the epilogue."""
+
+_SLOTS = ("attend", "lse")
+
+
+def named(expression: Term) -> str:
+    """An expression as text, its slots called by what they hold."""
+    return re.sub(r"\$(\d+)", lambda found: _slot_name(int(found[1])), str(expression))
+
+
+def _slot_name(slot: int) -> str:
+    return _SLOTS[slot] if slot < FIRST_STEP else f"step{slot - FIRST_STEP}"
 
 
 @dataclass(frozen=True)
@@ -70,24 +83,18 @@ class Result(Parameter):
     """A tensor that a kernel writes.
 
     Attributes:
-        expression: its value, a closed term over the slots ATTEND and LSE.
+        expression: its value, a closed term over the slots of the launch.
     """
 
     expression: Term
 
     def __str__(self) -> str:
-        text = str(self.expression).replace(f"${ATTEND}", "attend").replace(f"${LSE}", "lse")
-        return f"{self.name} = {text}"
+        return f"{self.name} = {named(self.expression)}"
 
     @property
     def has_features(self) -> bool:
         """Whether it has a row of features for each position, rather than one number."""
         return self.labels[-1] in ("d", "e")
-
-    def reads(self, slot: int) -> bool:
-        """Whether its expression reads this slot."""
-        leaves = (leaf for leaf in walk(self.expression) if leaf.op.name == "slot")
-        return any(leaf["position"] == slot for leaf in leaves)
 
 
 @dataclass(frozen=True)
@@ -202,6 +209,8 @@ class QueryMajor(Plan):
         visible: the closed predicate outside of which nothing has weight.
         keys: the keys that a tile of queries has to visit.
         value: the value side of the contraction over keys.
+        steps: what the outputs need and that is not elementwise (norms, rotations): terms
+            whose first operand is closed over earlier slots, each the value of the next slot.
     """
 
     streams: tuple[tuple[Load, Load], ...]
@@ -210,11 +219,18 @@ class QueryMajor(Plan):
     visible: Term
     keys: KeyRange
     value: Load
+    steps: tuple[Term, ...]
 
     @property
     def like(self) -> str:
         """The parameter whose order of dimensions in memory the results take."""
         return self.streams[0][0].parameter
+
+    def reads(self, slot: int) -> bool:
+        """Whether a step or a result reads this slot."""
+        expressions = (*self.steps, *(result.expression for result in self.results))
+        leaves = (leaf for leaf in walk(*expressions) if leaf.op.name == "slot")
+        return any(leaf["position"] == slot for leaf in leaves)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: query-major, {self.schedule}"]
@@ -224,5 +240,6 @@ class QueryMajor(Plan):
         lines.append(f"  visible  {self.visible}")
         lines.append(f"  visits   {self.keys}")
         lines.append(f"  value    {self.value}")
+        lines += [f"  step{n}    {named(step)}" for n, step in enumerate(self.steps)]
         lines += [f"  writes   {result}, {result.dtype}" for result in self.results]
         return "\n".join(lines)

@@ -12,10 +12,23 @@ from attnfuse.ir.layout import dimensions, extent
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
-from attnfuse.plan.kernel import Load, Parameter, Pass, Pattern, Plan, QueryMajor, Result, Schedule
+from attnfuse.plan.kernel import (
+    FIRST_STEP,
+    Load,
+    Parameter,
+    Pass,
+    Pattern,
+    Plan,
+    QueryMajor,
+    Result,
+    Schedule,
+)
 from attnfuse.plan.split import is_attend
 
-_PROLOGUE = ("rotate", "normalise")
+_STEPS = ("rotate", "normalise")
+"""What can be done to a tile while it is loaded, or before it is written."""
+
+_MADE_OF = "an output is made of one attention, its norms and rotations"
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 
@@ -37,24 +50,29 @@ def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule)
     normalised = weights.op.name == "softmax"
     inner, visible = _peel(weights.operands[0]) if normalised else (weights, support(weights))
     contractions = [term for term in walk(inner) if term.op.name == "contract"]
+    outputs, steps = _epilogue(program, attend)
     return QueryMajor(
         name=program.name,
         digest=program.digest,
         parameters=tuple(_parameter(term, patterns) for term in _used(program)),
-        results=_results(program, attend),
+        results=_results(program, outputs),
         streams=tuple((_load(term.operands[0]), _load(term.operands[1])) for term in contractions),
-        score=_over_slots(inner, contractions, "a score is made of contractions, masks"),
+        score=_closed(
+            ir.substitute(inner, _slots(contractions)), "a score is made of contractions, masks"
+        ),
         normalised=normalised,
         visible=visible,
         keys=key_range(visible, ir.length(weights.type.axis("k").size)),
         value=_load(attend.operands[1]),
+        steps=steps,
         schedule=schedule,
     )
 
 
 def _is_pass(program: Program) -> bool:
     """Whether a program is a query, key or value with something done to it."""
-    return [output.op.name for output in program.outputs] in [[name] for name in _PROLOGUE]
+    steps = [output.op.name for output in program.outputs] in [[name] for name in _STEPS]
+    return steps and not any(map(is_attend, program.terms()))
 
 
 def _pass(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> Pass:
@@ -90,17 +108,21 @@ def _peel(scores: Term) -> tuple[Term, Term]:
 def _load(term: Term) -> Load:
     steps: list[Term] = []
     while term.op.name != "input":
-        if term.op.name not in _PROLOGUE:
+        if term.op.name not in _STEPS:
             _refuse(term, "this can't be done while a tile is loaded")
         steps.append(term)
         term = term.operands[0]
     return Load(term.text("name"), tuple(reversed(steps)))
 
 
-def _over_slots(root: Term, cores: Sequence[Term], made_of: str) -> Term:
-    """``root`` with slot i in the place of the i-th core, and nothing but elementwise ops."""
-    slots = {term: ir.slot(i, term.type.dtype, term.type.axes) for i, term in enumerate(cores)}
-    expression = ir.substitute(root, slots)
+def _slots(cores: Sequence[Term], first: int = 0) -> dict[Term, Term]:
+    """The slot of each core, counted from ``first``."""
+    numbered = enumerate(cores, first)
+    return {core: ir.slot(i, core.type.dtype, core.type.axes) for i, core in numbered}
+
+
+def _closed(expression: Term, made_of: str) -> Term:
+    """``expression``, if there is nothing in it but slots and elementwise ops."""
     for term in walk(expression):
         attended = term.op.name == "input" and term["role"] != "captured"
         if attended or (term.op.name not in _LEAVES and not term.op.elementwise):
@@ -122,16 +144,28 @@ def _parameter(term: Term, patterns: Mapping[str, Pattern]) -> Parameter:
     return Parameter(name, term.type.dtype, dimensions(term.type.axes), patterns[name])
 
 
-def _results(program: Program, attend: Term) -> tuple[Result, ...]:
+def _epilogue(program: Program, attend: Term) -> tuple[list[Term], tuple[Term, ...]]:
+    """The outputs as expressions over slots, and the steps behind these slots."""
     scores = attend.operands[0].operands[0] if attend.operands[0].op.name == "softmax" else None
     sums = [term for term in program.terms() if term.op.name == "logsumexp"]
     for term in sums:
         if term.operands[0] is not scores:
             _refuse(term, "these are other scores than those of the softmax")
+    slots = _slots((attend, *sums))
+    terms = walk(*program.outputs, down_to=list(slots))
+    steps: list[Term] = []
+    for term in [term for term in terms if term.op.name in _STEPS]:
+        operand = _closed(ir.substitute(term.operands[0], slots), _MADE_OF)
+        steps.append(ir.rebuild(term, (operand, *term.operands[1:])))
+        slots |= _slots([term], FIRST_STEP + len(steps) - 1)
+    outputs = [_closed(ir.substitute(term, slots), _MADE_OF) for term in program.outputs]
+    return outputs, tuple(steps)
+
+
+def _results(program: Program, expressions: Sequence[Term]) -> tuple[Result, ...]:
     taken = {term.text("name") for term in program.inputs}
     results: list[Result] = []
-    for output in program.outputs:
-        expression = _over_slots(output, (attend, *sums), "an output is made of one attention")
+    for output, expression in zip(program.outputs, expressions, strict=True):
         name = "out" if "e" in output.type.names else "lse"
         while name in taken:
             name += "_"

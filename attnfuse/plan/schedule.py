@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
+from attnfuse.ir.term import Term
 from attnfuse.plan.kernel import Load, Pass, Plan, QueryMajor, Schedule
 
 _GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
@@ -53,18 +54,20 @@ def shared_memory(plan: Plan) -> int:
 
     Queries stay; keys and values have one buffer for each stage, and as many
     again for keys that are changed on the way in, since a buffer that is being
-    filled ahead must not be written by anyone else. Reductions over rows
-    exchange two numbers a thread where warps can't do it in registers.
+    filled ahead must not be written by anyone else. Tiles of the epilogue take
+    their place when the loop is over. Reductions over rows exchange two numbers
+    a thread where warps can't do it in registers.
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
     total = tiles.threads * _REDUCTION_BYTES
     if not isinstance(plan, QueryMajor):
         return total + tiles.block_q * _row_bytes(plan, plan.like)
-    total += tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
+    loop = tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
     for query, key in plan.streams:
-        total += tiles.block_q * _row_bytes(plan, query.parameter)
-        total += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)
-    return total
+        loop += tiles.block_q * _row_bytes(plan, query.parameter)
+        loop += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)
+    epilogue = tiles.block_q * sum(map(_step_bytes, plan.steps))
+    return total + max(loop, epilogue)
 
 
 def _buffers(load: Load, stages: int) -> int:
@@ -81,3 +84,10 @@ def _row_bytes(plan: Plan, name: str) -> int:
     size = parameter.sizes[-1]
     assert isinstance(size, int)
     return padded(size) * parameter.dtype.itemsize
+
+
+def _step_bytes(step: Term) -> int:
+    """Bytes of a row of the tile that a step of the epilogue works in."""
+    size = step.type.axes[-1].size
+    assert isinstance(size, int)
+    return padded(size) * step.type.dtype.itemsize

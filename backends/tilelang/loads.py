@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from attnfuse.backends.tilelang.expressions import Expressions, spell_number
+from attnfuse.backends.tilelang.expressions import Expressions
 from attnfuse.backends.tilelang.header import batch_labels, block_indices
 from attnfuse.backends.tilelang.names import identifier
+from attnfuse.backends.tilelang.steps import Steps
 from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
-from attnfuse.ir import build as ir
-from attnfuse.ir.term import Term
 from attnfuse.plan.kernel import Load, Plan
 
 
@@ -23,6 +22,7 @@ class Loads:
 
     def __init__(self, plan: Plan, words: Words, text: Text) -> None:
         self._plan, self._words, self._text = plan, words, text
+        self._steps = Steps(words, text)
 
     def tile(self, load: Load) -> str:
         """The name of the tile that the matrix unit reads."""
@@ -42,10 +42,7 @@ class Loads:
         shape = (rows, self._words.features(self._plan.width(load)))
         for name in dict.fromkeys((self.arriving(load, ahead=ahead), self.tile(load))):
             self._text.line(f"{name} = {self._words.shared(shape, dtype)}")
-        if any(step.op.name == "normalise" for step in load.steps):
-            squares = (rows, self._words.reduced(self._plan.width(load)))
-            self._text.line(f"{self.tile(load)}_squares = {self._words.fragment(squares)}")
-            self._text.line(f"{self.tile(load)}_divisor = {self._words.fragment((rows,))}")
+        self._steps.allocate(load.steps, self.tile(load), rows)
 
     def copy(self, load: Load, head: str, first: str, rows: int, *, ahead: bool) -> None:
         """Write the copy of ``rows`` rows from memory; rows and features beyond the end are 0.
@@ -70,75 +67,5 @@ class Loads:
         indices |= {"d": "j", "e": "j"}
         expressions = Expressions(self._plan, indices)
         for step in load.steps:
-            self._text.comment(f"{tile} = {_described(step, source)}")
-            write = self._rotate if step.op.name == "rotate" else self._normalise
-            write(step, source, tile, expressions, rows)
+            self._steps.write(step, source, tile, expressions, rows)
             source = tile
-
-    def _normalise(
-        self, step: Term, source: str, tile: str, expressions: Expressions, rows: int
-    ) -> None:
-        words, text = self._words, self._text
-        size = step.type.axes[-1].size
-        assert isinstance(size, int)
-        features, dtype = words.features(size), words.tile(step.type.dtype)
-        with text.block(f"for i, j in {words.each(rows, words.reduced(size))}:"):
-            place = "j" if words.reduced(size) == features else f"T.min(j, {features - 1})"
-            text.line(f'one = T.cast({source}[i, {place}], "float32")')
-            square = "one * one" if place == "j" else f"T.if_then_else(j < {size}, one * one, 0.0)"
-            text.line(f"{tile}_squares[i, j] = {square}")
-        text.line(f"T.reduce_sum({tile}_squares, {tile}_divisor, dim=1)")
-        eps = spell_number(step["eps"])
-        with text.block(f"for i in {words.each(rows)}:"):
-            total = f"{tile}_divisor[i]"
-            root = f"T.sqrt({total} / {size} + {eps})"
-            root = root if step["kind"] == "rms" else f"T.max(T.sqrt({total}), {eps})"
-            text.line(f"{tile}_divisor[i] = {root}")
-        weight = expressions.spell(step.operands[1])
-        with text.block(f"for i, j in {words.each(rows, features)}:"):
-            value = f'T.cast({source}[i, j], "float32") / {tile}_divisor[i]'
-            value = value if weight == "T.float32(1.0)" else f"{value} * {weight}"
-            text.line(f'{tile}[i, j] = T.cast({value}, "{dtype}")')
-
-    def _rotate(
-        self, step: Term, source: str, tile: str, expressions: Expressions, rows: int
-    ) -> None:
-        cos, sin, positions = step.operands[1:]
-        half, size = cos.type.axes[1].size, step.type.axes[-1].size
-        assert isinstance(half, int) and isinstance(size, int)
-        row = expressions.nearest(ir.unpack(positions), cos.type.axes[0].size)
-        first, second = _pair(step.text("pairing"), half)
-        dtype = self._words.tile(step.type.dtype)
-        with self._text.block(f"for i, j in {self._words.each(rows, half)}:"):
-            for name, text in (
-                ("one", f"{source}[i, {first}]"),
-                ("other", f"{source}[i, {second}]"),
-                ("cosine", f"{identifier(cos.text('name'))}[{row}, j]"),
-                ("sine", f"{identifier(sin.text('name'))}[{row}, j]"),
-            ):
-                self._text.line(f'{name} = T.cast({text}, "float32")')
-            for place, value in zip((first, second), _turned(step), strict=True):
-                self._text.line(f'{tile}[i, {place}] = T.cast({value}, "{dtype}")')
-        rest = self._words.features(size) - 2 * half
-        if rest and source != tile:
-            with self._text.block(f"for i, j in {self._words.each(rows, rest)}:"):
-                self._text.line(f"{tile}[i, j + {2 * half}] = {source}[i, j + {2 * half}]")
-
-
-def _described(step: Term, source: str) -> str:
-    """What a step does, in words; a flag is named where it is set."""
-    names = zip(step.op.attributes, step.attributes, strict=True)
-    words = [name if value is True else str(value) for name, value in names if value is not False]
-    return ", ".join((f"{step.op.name} {source}", *words))
-
-
-def _turned(step: Term) -> tuple[str, str]:
-    """The two features of a pair, turned."""
-    if step["inverse"]:
-        return "one * cosine + other * sine", "other * cosine - one * sine"
-    return "one * cosine - other * sine", "other * cosine + one * sine"
-
-
-def _pair(pairing: str, half: int) -> tuple[str, str]:
-    """The features of pair j."""
-    return ("j", f"j + {half}") if pairing == "half" else ("2 * j", "2 * j + 1")

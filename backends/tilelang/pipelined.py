@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from attnfuse.backends.tilelang.epilogue import Epilogue
 from attnfuse.backends.tilelang.expressions import MINUS_INFINITY, Expressions
 from attnfuse.backends.tilelang.header import (
     batch_labels,
@@ -19,12 +20,11 @@ from attnfuse.backends.tilelang.header import (
     write_signature,
 )
 from attnfuse.backends.tilelang.loads import Loads
-from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Size
 from attnfuse.ir.build import TRUE
-from attnfuse.plan.kernel import LSE, QueryMajor, Result
+from attnfuse.plan.kernel import QueryMajor
 
 
 def emit(plan: QueryMajor, words: Words, heading: str) -> str:
@@ -43,6 +43,7 @@ class _Body:
         self.plan, self.words, self.text = plan, words, text
         self.rows, self.keys = plan.schedule.block_q, plan.schedule.block_k
         self.loads = Loads(plan, words, text)
+        self.epilogue = Epilogue(plan, words, text)
         self.features = words.features(plan.width(plan.value))
         self.score_tiles = ["score"] + [f"score_{place}" for place in range(1, len(plan.streams))]
 
@@ -68,9 +69,7 @@ class _Body:
                 self._softmax()
             self._accumulate()
         self.text.line()
-        self._finish()
-        for result in sorted(self.plan.results, key=self._in_place):
-            self._result(result)
+        self.epilogue.write()
 
     def _allocate(self) -> None:
         plan, words = self.plan, self.words
@@ -87,10 +86,7 @@ class _Body:
         rows = ("row_max", "row_max_before", "row_sum", "tile_sum", "rescale")
         for name in rows if plan.normalised else ():
             self.text.line(f"{name} = {words.fragment((self.rows,))}")
-        if self._reads(LSE):
-            self.text.line(f"row_lse = {words.fragment((self.rows,))}")
-        for result in plan.results:
-            self._allocate_result(result)
+        self.epilogue.allocate()
 
     def _tiles(self) -> AbstractContextManager[None]:
         """The loop over the key tiles that this tile of queries can see."""
@@ -169,58 +165,6 @@ class _Body:
         sizes = self.rows, self.features, self.keys
         self.text.line(self.words.product(*operands, sizes))
 
-    def _finish(self) -> None:
-        """Divide by the row sums; 0 and −∞ in rows that have seen nothing."""
-        if self.plan.normalised:
-            with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
-                self.text.line(
-                    "out_sum[i, j] = T.if_then_else(row_sum[i] > 0, "
-                    "out_sum[i, j] / row_sum[i], T.float32(0.0))"
-                )
-        if self._reads(LSE):
-            with self.text.block(f"for i in {self.words.each(self.rows)}:"):
-                self.text.line(
-                    "row_lse[i] = T.if_then_else(row_sum[i] > 0, "
-                    f"row_max[i] + T.log(row_sum[i]), {MINUS_INFINITY})"
-                )
-
-    def _result(self, result: Result) -> None:
-        """Compute one result from its expression and write it to memory."""
-        place = f"{', '.join(batch_labels(self.plan))}, h, q_first:q_first + {self.rows}"
-        place += f", 0:{self.features}" if result.has_features else ""
-        if not _as_it_is(result):
-            self._compute(result)
-        self.text.line(f"T.copy({self._tile(result)}, {identifier(result.name)}[{place}])")
-
-    def _compute(self, result: Result) -> None:
-        indices = block_indices(self.plan) | {"q": "q_first + i", "e": "j"}
-        at_result = Expressions(self.plan, indices, ("out_sum[i, j]", "row_lse[i]"))
-        extents = (self.rows, self.features) if result.has_features else (self.rows,)
-        places = "i, j" if result.has_features else "i"
-        self.text.comment(str(result))
-        with self.text.block(f"for {places} in {self.words.each(*extents)}:"):
-            value = at_result.spell(result.expression)
-            self.text.line(f"{self._tile(result)}[{places}] = {value}")
-
-    def _allocate_result(self, result: Result) -> None:
-        """A tile for a result that can't be computed in place of the sum that it is made of."""
-        if not _as_it_is(result) and not self._in_place(result):
-            shape = (self.rows, self.features) if result.has_features else (self.rows,)
-            self.text.line(f"{self._tile(result)} = {self.words.fragment(shape)}")
-
-    def _in_place(self, result: Result) -> bool:
-        """Whether a result overwrites the sum: the last one with features does, after all else."""
-        with_features = [each for each in self.plan.results if each.has_features]
-        return result is with_features[-1] and not _as_it_is(result)
-
-    def _tile(self, result: Result) -> str:
-        if _as_it_is(result) or self._in_place(result):
-            return "out_sum" if result.has_features else "row_lse"
-        return f"{result.name}_tile"
-
-    def _reads(self, slot: int) -> bool:
-        return any(result.reads(slot) for result in self.plan.results)
-
     def _key_head(self, parameter: str) -> str:
         """The key head that this block's query head reads."""
         heads, key_heads = self.plan.results[0].sizes, self.plan.parameter(parameter).sizes
@@ -232,9 +176,3 @@ class _Body:
     def _kv_len(self) -> Size:
         key = self.plan.parameter(self.plan.streams[0][1].parameter)
         return key.sizes[-2]
-
-
-def _as_it_is(result: Result) -> bool:
-    """Whether a result is one of the sums itself, but for its element type."""
-    term = result.expression
-    return (term.operands[0] if term.op.name == "cast" else term).op.name == "slot"

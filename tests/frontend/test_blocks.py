@@ -148,7 +148,13 @@ def test_what_norm_refuses() -> None:
     def values(q: af.Query, k: af.Key, v: af.Value, wide: af.Captured) -> af.Traced:
         return af.norm(q, wide[af.k, 0])
 
-    with pytest.raises(WrongArgument, match=r"norm: x is .*; give a query, a key or a value"):
+    def computed(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        s = af.scores(q, k)
+        return af.norm(af.attend(af.softmax(s), v), af.lse(s))
+
+    with pytest.raises(
+        WrongArgument, match=r"norm: x is .*; give a query, a key, a value or an output"
+    ):
         trace(scores)
     with pytest.raises(WrongArgument, match=r"kind is layer; give 'rms' or 'l2'"):
         trace(kind)
@@ -156,6 +162,8 @@ def test_what_norm_refuses() -> None:
         trace(eps)
     with pytest.raises(WrongArgument, match=r"weight is 2 dimensions; give a tensor \(features,\)"):
         trace(weight, torch.zeros(2, 8))
+    with pytest.raises(WrongArgument, match=r"weight is logsumexp.*an expression of heads"):
+        trace(computed)
     with pytest.raises(DoesNotFit, match=r"normalise: the weight is float32\[k=kv_len\]"):
         trace(values, torch.zeros(4, 1))
 

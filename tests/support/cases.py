@@ -83,6 +83,7 @@ class Case:
         visible: what is visible, densely.
         finish: makes the outputs of masked scores and values, densely.
         dtypes: the element types to test.
+        attended: which of the captured tensors are in truth more queries, keys or values.
     """
 
     variant: af.Variant
@@ -97,6 +98,7 @@ class Case:
     finish: Callable[[Tensor, Tensor, Grid, Extra], tuple[Tensor, ...]] = _softmax
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     spread: float = field(default=1.0)
+    attended: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -114,7 +116,8 @@ class Case:
         ]
         tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
         tensors[0] = tensors[0] * self.spread
-        return tensors, self.extra(sizes, generator)
+        extra = self.extra(sizes, generator)
+        return tensors, extra | {name: _as(extra[name], dtype) for name in self.attended}
 
     def dense(self, tensors: list[Tensor], extra: Extra, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """The outputs with everything in ``dtype``."""
@@ -128,6 +131,12 @@ class Case:
         scores = self.score(scores, grid, extra)
         visible = torch.as_tensor(self.visible(grid, extra), device=scores.device)
         return self.finish(scores.masked_fill(~visible, -math.inf), v, grid, extra)
+
+
+def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in another element type, expanded where it was."""
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())
+    return tensor[once].to(dtype).expand(tensor.shape)
 
 
 def _grid(scores: Tensor) -> Grid:
@@ -410,6 +419,84 @@ def _gated(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor,
 
 
 @af.variant
+def turned_back(
+    q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
+) -> tuple[af.Traced, af.Traced]:
+    """GTA (Miyato et al., 2024): values turn, too, and outputs turn back."""
+    s = af.mask(af.scores(af.rope(q, cos, sin), af.rope(k, cos, sin)), af.causal())
+    out = af.attend(af.softmax(s), af.rope(v, cos, sin))
+    return af.rope(out, cos, sin, inverse=True), af.lse(s)
+
+
+def _turned_back(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    out, lse = dense_softmax(scores, v)
+    return rotate(out, extra["cos"], -extra["sin"], interleaved=False), lse
+
+
+@af.variant
+def head_norms(
+    q: af.Query,
+    k: af.Key,
+    v: af.Value,
+    weight: af.Captured,
+    gate: af.Captured,
+    cos: af.Captured,
+    sin: af.Captured,
+) -> tuple[af.Traced, ...]:
+    """Norms and rotations of outputs among elementwise ops, and one of them by itself."""
+    s = af.mask(af.scores(q, k), af.causal("top_left"))
+    out = af.attend(af.softmax(s), v) + 0.5
+    normed = af.norm(out, weight, eps=1e-5)
+    turned = af.rope(af.norm(normed * 2.0 + 1.0, kind="l2"), cos, sin, pairing="interleaved")
+    return normed, af.gate(turned * 0.8 - out, gate), af.lse(s)
+
+
+def _head_norms(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    out, lse = dense_softmax(scores, v)
+    out = out + 0.5
+    normed = _rms(out, extra["weight"])
+    unit = torch.nn.functional.normalize(normed * 2.0 + 1.0, dim=-1, eps=1e-6)
+    turned = rotate(unit, extra["cos"], extra["sin"], interleaved=True)
+    return normed, (turned * 0.8 - out) * extra["gate"].sigmoid(), lse
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+@af.variant
+def head_normed_difference(
+    q: af.Query,
+    k: af.Key,
+    v: af.Value,
+    q2: af.Query,
+    k2: af.Key,
+    lam: af.Captured,
+    weight: af.Captured,
+) -> tuple[af.Traced, af.Traced]:
+    """Differential attention (Ye et al., 2024): a head norm over what two launches make."""
+    s, other = (af.mask(af.scores(*sides), af.causal()) for sides in ((q, k), (q2, k2)))
+    first, second = (af.attend(af.softmax(each), v) for each in (s, other))
+    return af.norm(first - lam[af.h] * second, weight, eps=1e-5) * 0.8, af.lse(other)
+
+
+def _difference_inputs(sizes: Sizes, generator: torch.Generator) -> Extra:
+    return {
+        "q2": torch.randn(sizes.batch, 4, sizes.q_len, 16, generator=generator),
+        "k2": torch.randn(sizes.batch, 2, sizes.kv_len, 16, generator=generator),
+        "lam": torch.rand(4, generator=generator),
+        "weight": torch.rand(48, generator=generator) + 0.5,
+    }
+
+
+def _difference(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    first, _ = dense_softmax(scores, v)
+    again = extra["q2"] @ extra["k2"].repeat_interleave(2, 1).transpose(-1, -2) / 4.0
+    second, lse = dense_softmax(again.masked_fill(grid.k > grid.shifted, -math.inf), v)
+    return _rms(first - extra["lam"][:, None, None] * second, extra["weight"]) * 0.8, lse
+
+
+@af.variant
 def qwen(
     q: af.Query,
     k: af.Key,
@@ -578,6 +665,38 @@ CASES = (
         },
         visible=lambda grid, extra: grid.k <= grid.q,
         finish=_gated,
+    ),
+    Case(
+        turned_back,
+        heads=4,
+        extra=_tables(32),
+        prologue=lambda x, extra, which: rotate(x, extra["cos"], extra["sin"], interleaved=False),
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        finish=_turned_back,
+        dtypes=(torch.float32, torch.float16),
+    ),
+    Case(
+        head_norms,
+        heads=4,
+        value_dim=40,
+        extra=lambda sizes, generator: {
+            "weight": torch.rand(40, generator=generator) + 0.5,
+            "gate": torch.randn(sizes.batch, 4, sizes.q_len, 40, generator=generator),
+            **_tables(24)(sizes, generator),
+        },
+        visible=lambda grid, extra: grid.k <= grid.q,
+        finish=_head_norms,
+        dtypes=(torch.float32, torch.bfloat16),
+    ),
+    Case(
+        head_normed_difference,
+        heads=4,
+        head_dim=16,
+        value_dim=48,
+        extra=_difference_inputs,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        finish=_difference,
+        attended=("q2", "k2"),
     ),
     Case(nothing_seen, visible=lambda grid, extra: grid.k < grid.q - 5000),
     Case(
