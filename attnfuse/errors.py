@@ -81,6 +81,12 @@ class MalformedProgram(AttnFuseError, ValueError):
     message = "{op} is malformed: {problem}\n  in {term}"
 
 
+class CorruptProgram(AttnFuseError, ValueError):
+    """The text of a program is damaged, or was written by another version."""
+
+    message = "this is no program that this AttnFuse wrote: {problem}; write it anew"
+
+
 # -- tracing -------------------------------------------------------------------
 
 
