@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attnfuse.logs as logs
 from attnfuse.backends.tilelang import lower as lowering
 from attnfuse.backends.tilelang import source as emitting
+from attnfuse.backends.tilelang.binaries import Built
 from attnfuse.backends.tilelang.lower import Lowered
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.devices import Device
@@ -28,7 +29,9 @@ from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
 from attnfuse.plan import Part, Pattern, Plan, match, schedule, split
 from attnfuse.plan.schedule import UNSCHEDULED
+from attnfuse.runtime.building import ensure
 from attnfuse.runtime.cache import folder_of
+from attnfuse.runtime.stats import timed
 from attnfuse.settings import get_settings
 
 if TYPE_CHECKING:
@@ -78,29 +81,28 @@ def emit(plan: Plan, program: Program, device: Device) -> Source:
 
 def lower(source: Source) -> Lowered:
     """The C, CUDA or HIP that a program becomes. Needs neither GPU nor compiler."""
-    return _lowered(source, folder_of(source.digest))
+    return lowering.lower(source, folder_of(source.digest))
 
 
-@cache
-def _lowered(source: Source, folder: Path) -> Lowered:
-    """Once a program: on the CPU every pattern of strides has the same one."""
-    return lowering.lower(source, folder)
-
-
-def build(plan: Plan, source: Source, lowered: Callable[[], Lowered]) -> Kernel:
+def build(plan: Plan, source: Source, built: Built | None) -> Kernel:
     """The kernel of a program, loaded and ready to be called.
+
+    Args:
+        plan: what the program does.
+        source: the program.
+        built: its binary, or None for a program that TileLang has to build itself.
 
     Raises:
         BuildFailed: the target's compiler refused the program.
     """
-    folder = folder_of(source.digest)
-    if source.device.kind == "cpu":
-        from attnfuse.backends.tilelang import cpu
+    if built is None or source.device.kind != "cpu":
+        from attnfuse.backends.tilelang import gpu
 
-        return cpu.build(plan, lowered(), folder)
-    from attnfuse.backends.tilelang import gpu
+        return gpu.build(plan, source, folder_of(source.digest))
+    from attnfuse.backends.tilelang import cpu
 
-    return gpu.build(plan, source, folder)
+    with timed("load"):
+        return cpu.load(plan, built)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,17 @@ class Launch:
         return lowered
 
     @cached_property
+    def built(self) -> Built | None:
+        """The binary; None where TileLang builds the program itself."""
+        (built,) = ensure((self.source,))
+        if built is not None and get_settings().dump_dir is not None:
+            _dump(self.source, f"kernel{built.text.suffix}", built.text.read_text("utf-8"))
+        return built
+
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel, ready to be called."""
-        _log.info("building %s for %s", self.source.name, self.source.device.title)
-        return build(self.plan, self.source, lambda: self.lowered)
+        return build(self.plan, self.source, self.built)
 
     def made(self) -> Iterator[str]:
         """What exists so far, in words."""
@@ -138,7 +147,11 @@ class Launch:
             shared = f", {lowered.shared_memory} bytes of shared memory"
             yield f"{_lines(lowered.text)} lines of {lowered.extension}{shared}"
         if "kernel" in self.__dict__:
-            yield f"a kernel in this process, built in {folder_of(self.source.digest)}"
+            yield "a kernel in this process"
+        built = self.__dict__.get("built")
+        if built is not None:
+            shared = f"{built.shared_memory} bytes of shared memory"
+            yield f"{built.function} in {built.path}, {shared}"
 
 
 @dataclass(frozen=True)

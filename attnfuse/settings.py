@@ -115,6 +115,14 @@ class Settings:
             "2048 × 2048",
         ),
     )
+    build_processes: int = field(
+        default=0,
+        metadata=_about(
+            _COUNT,
+            "Processes that build kernels side by side; 0: one a core, 1: this one only.",
+            "0",
+        ),
+    )
     cxx: str | None = field(
         default_factory=_compiler_on_path,
         metadata=_about(

@@ -34,6 +34,7 @@ def test_defaults() -> None:
     assert settings.logs == ""
     assert settings.cpu_threads == 0
     assert settings.reference_limit == 2048 * 2048
+    assert settings.build_processes == 0
 
 
 def test_compiler_is_the_first_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +56,7 @@ def test_variables_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             "ATTNFUSE_LOGS": "info,+attnfuse.compiler",
             "ATTNFUSE_CPU_THREADS": "3",
             "ATTNFUSE_REFERENCE_LIMIT": "0",
+            "ATTNFUSE_BUILD_PROCESSES": "1",
             "ATTNFUSE_CXX": str(compiler),
         }
     )
@@ -64,6 +66,7 @@ def test_variables_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         logs="info,+attnfuse.compiler",
         cpu_threads=3,
         reference_limit=0,
+        build_processes=1,
         cxx=str(compiler),
     )
 
@@ -82,6 +85,7 @@ REFUSED = [
     ("cpu_threads", "-1"),
     ("cpu_threads", "many"),
     ("reference_limit", "1.5"),
+    ("build_processes", "-1"),
     ("cxx", "no-such-compiler"),
 ]
 

@@ -1,44 +1,24 @@
-"""Builds and runs programs on the host's processor."""
+"""Runs kernels on the host's processor."""
 
 from __future__ import annotations
 
 import ctypes
-import platform
-import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnfuse.backends.tilelang.binaries import Built
 from attnfuse.backends.tilelang.header import RANGE_PARAMETERS, batch_labels, strides, tensors
 from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, number
-from attnfuse.backends.tilelang.lower import Lowered, import_tilelang
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
-from attnfuse.errors import BuildFailed
-from attnfuse.files import write_atomically
 from attnfuse.plan.kernel import Parameter, Plan
 from attnfuse.settings import get_settings
-
-FLAGS = (
-    *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-w"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fassociative-math"),
-    *("-fno-signed-zeros", "-freciprocal-math"),
-)
-"""Compiler flags. Never -Ofast, -ffast-math or -funsafe-math-optimizations: they link
-code that makes the whole process flush subnormal numbers to zero."""
-
-HEADER = Path(__file__).with_name("cpu_math.h")
-"""Mathematics for the host compiler, included before every program."""
 
 _WORDS = Words(on_gpu=False)
 _TYPES = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
@@ -92,62 +72,12 @@ class CpuKernel:
         return -(-extents[self.plan.rows] // self.plan.schedule.block_q), extents["h"], entries
 
 
-def build(plan: Plan, lowered: Lowered, folder: Path) -> CpuKernel:
-    """The kernel of a lowered program, compiled in ``folder`` unless it is there already.
-
-    Raises:
-        BuildFailed: the compiler refused it.
-    """
-    compiler = get_settings().cxx
-    assert compiler is not None
-    library = folder / f"kernel-{_machine(compiler)}.so"
-    if not library.exists():
-        _compile(compiler, lowered, library)
-    name, parameters = _prototype(lowered.text)
-    function = ctypes.CDLL(str(library))[name]
-    function.argtypes = [kind for _, kind in parameters]
+def load(plan: Plan, built: Built) -> CpuKernel:
+    """The kernel of a binary, loaded into this process."""
+    function = ctypes.CDLL(str(built.path))[built.function]
+    function.argtypes = [_TYPES.get(kind, ctypes.c_void_p) for _, kind in built.parameters]
     function.restype = ctypes.c_int32
-    return CpuKernel(plan, function, tuple(parameter for parameter, _ in parameters))
-
-
-def _compile(compiler: str, lowered: Lowered, library: Path) -> None:
-    text = library.with_suffix(".cpp")
-    write_atomically(text, lowered.text)
-    templates = Path(import_tilelang().__file__).parent / "src"
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        built = Path(scratch) / library.name
-        headers = [f"-I{templates}", "-include", str(HEADER)]
-        command = [compiler, *FLAGS, *headers, str(text), "-o", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildFailed(command=" ".join(command), output=done.stderr[-2000:])
-        built.replace(library)
-
-
-@cache
-def _machine(compiler: str) -> str:
-    """A tag of compiler, flags and processor: -march=native code runs on its like only."""
-    version = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    described = [version, *FLAGS, HEADER.read_text(), platform.machine(), _processor()]
-    return blake2b("\0".join(described).encode(), digest_size=8).hexdigest()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(sorted({line for line in lines if line.startswith(("flags", "Features"))}))
-
-
-def _prototype(text: str) -> tuple[str, list[tuple[str, Any]]]:
-    """The kernel's name, and the name and ctypes type of each parameter, off the generated C."""
-    found = re.search(r"int32_t (\w+_kernel)\(([^)]*)\)", text)
-    assert found is not None
-    declared = (each.rsplit(" ", 1) for each in found[2].split(", "))
-    return found[1], [(name, _TYPES.get(kind, ctypes.c_void_p)) for kind, name in declared]
+    return CpuKernel(plan, function, tuple(name for name, _ in built.parameters))
 
 
 def _as_stored(tensor: Tensor) -> Tensor:

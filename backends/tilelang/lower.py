@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ def load(source: Source, folder: Path) -> Any:
     return source.prim_func(path)
 
 
+@cache
 def lower(source: Source, folder: Path) -> Lowered:
-    """The target code of a program.
+    """The target code of a program. Once in a process: many strides have the same program.
 
     Raises:
         DoesNotFitDevice: it uses more shared memory than a block can have.

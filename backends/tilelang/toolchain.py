@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from importlib.util import find_spec
 
+from attnfuse.backends.tilelang.compilers import find_nvcc
 from attnfuse.devices import Device
 from attnfuse.settings import get_settings
 
@@ -16,10 +15,6 @@ def missing_tool(device: Device) -> str | None:
         return "TileLang is not installed (pip install tilelang)"
     if device.kind == "cpu" and get_settings().cxx is None:
         return "there is no C++ compiler (install g++ or clang++, or set ATTNFUSE_CXX)"
-    if device.kind == "cuda" and not _has_nvcc():
+    if device.kind == "cuda" and find_nvcc() is None:
         return "there is no nvcc (install the CUDA toolkit, or set CUDA_HOME)"
     return None
-
-
-def _has_nvcc() -> bool:
-    return "CUDA_HOME" in os.environ or shutil.which("nvcc") is not None

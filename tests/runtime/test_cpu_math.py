@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnfuse.backends.tilelang.cpu import FLAGS, HEADER
+from attnfuse.backends.tilelang.compilers import FLAGS, HEADER
 from attnfuse.settings import get_settings
 
 NARROWER = ("-mno-avx512f", "-mno-avx") if platform.machine() == "x86_64" else ()
