@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from attnfuse.egraph.rule import rule
     from attnfuse.plugins import use_rules
+    from attnfuse.runtime.stats import reset_stats, stats
     from attnfuse.scalings import (
         DynamicNtkScaling,
         LinearScaling,
@@ -103,6 +104,7 @@ __all__ = [
     "q",
     "q_len",
     "relu",
+    "reset_stats",
     "rope",
     "rope_tables",
     "rule",
@@ -111,6 +113,7 @@ __all__ = [
     "softcap",
     "softmax",
     "sqrt",
+    "stats",
     "stored",
     "tanh",
     "use",
@@ -155,6 +158,7 @@ _MODULES = {
     "q": "attnfuse.traced",
     "q_len": "attnfuse.traced",
     "relu": "attnfuse.blocks",
+    "reset_stats": "attnfuse.runtime.stats",
     "rope": "attnfuse.blocks",
     "rope_tables": "attnfuse.tables",
     "rule": "attnfuse.egraph.rule",
@@ -163,6 +167,7 @@ _MODULES = {
     "softcap": "attnfuse.blocks",
     "softmax": "attnfuse.blocks",
     "sqrt": "attnfuse.traced",
+    "stats": "attnfuse.runtime.stats",
     "stored": "attnfuse.blocks",
     "tanh": "attnfuse.traced",
     "use": "attnfuse.settings",

@@ -25,12 +25,13 @@ def main() -> None:
     os.dup2(2, 1)  # what tools print goes to stderr, and is no part of the answer
     job = json.load(sys.stdin)
     source = Source(job["name"], Device(**job["device"]), job["text"])
-    answer = json.dumps(_answer(source, Path(sys.argv[1])))
+    said = json.dumps(answer(source, Path(sys.argv[1])))
     with os.fdopen(answers, "w", encoding="utf-8") as stream:
-        stream.write(answer)
+        stream.write(said)
 
 
-def _answer(source: Source, folder: Path) -> dict[str, object]:
+def answer(source: Source, folder: Path) -> dict[str, object]:
+    """Build a program, and say what that took or why it failed."""
     try:
         build(source, folder)
     except AttnFuseError as error:

@@ -63,10 +63,19 @@ def _run(source: Source, folder: Path, environment: dict[str, str]) -> Stats:
     if done.returncode:
         said = f"exit status {done.returncode}\n{done.stderr[-_QUOTED:]}"
         raise BuildFailed(command=" ".join(command), output=said)
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise getattr(errors, answer["error"])(**answer["fields"])
-    return Stats(**answer)
+    return read(done.stdout)
+
+
+def read(answer: str) -> Stats:
+    """What a worker did, by its answer.
+
+    Raises:
+        AttnFuseError: what the worker raised.
+    """
+    said = json.loads(answer)
+    if "error" in said:
+        raise getattr(errors, said["error"])(**said["fields"])
+    return Stats(**said)
 
 
 def _environment() -> dict[str, str]:

@@ -108,7 +108,7 @@ def make(source: Source, lowered: Lowered, folder: Path) -> Built:
     write_atomically(text, lowered.text)
     if ours(device, lowered.text):
         _compile(device, text, binary)
-    write_atomically(_beside(binary), json.dumps(_described(source, lowered, binary), indent=1))
+    write_atomically(_beside(binary), json.dumps(_described(source, lowered, binary)))
     found = _read(_beside(binary), device)
     assert found is not None
     return found
