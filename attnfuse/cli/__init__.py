@@ -14,7 +14,7 @@ from importlib import import_module
 
 from attnfuse.errors import AttnFuseError
 
-VERBS = ("rules",)
+VERBS = ("rules", "cache", "doctor")
 """The verbs, each a module here, in the order of the help."""
 
 

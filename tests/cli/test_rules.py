@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnfuse.cli import main, parser
+from attnfuse.cli import VERBS, main, parser
 from attnfuse.rewrites import RULES
 
 WRONG = Path(__file__).parents[1] / "support" / "wrong_rules.py"
@@ -80,7 +80,7 @@ def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     text = parser().format_help()
-    assert "rules" in text
+    assert all(f"\n    {verb} " in text for verb in VERBS)
     assert "list, show and check rewrite rules" in text
 
 
