@@ -50,7 +50,7 @@ def _run(source: Source, folder: Path, environment: dict[str, str]) -> Stats:
     Raises:
         AttnFuseError: what the worker raised.
     """
-    # -P: with the user's folder on the path, a file of his could stand for a module of Python's.
+    # -P: the current folder is on the path if it is on this process's, and only then.
     command = [sys.executable, "-P", "-m", "attnfuse.runtime.worker", str(folder)]
     done = subprocess.run(
         command,
@@ -81,7 +81,7 @@ def read(answer: str) -> Stats:
 def _environment() -> dict[str, str]:
     """This process's environment, with its settings and its path of modules."""
     settings = get_settings()
-    path = os.pathsep.join(filter(None, sys.path))
+    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
     environment = os.environ | {"PYTHONPATH": path, variable("logs"): ""}
     return environment | {variable("cxx"): settings.cxx or ""}
 

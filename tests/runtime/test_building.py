@@ -54,7 +54,7 @@ def test_two_threads_build_once(tmp_path: Path) -> None:
 
 def test_a_killed_builder_leaves_a_cache_that_can_be_used(tmp_path: Path) -> None:
     source, begun = tiny_source(13.0), tmp_path / "begun"
-    slow = compiler(tmp_path / "slow", f"[ -e {begun} ] || {{ touch {begun}; exec sleep 60; }}")
+    slow = compiler(tmp_path / "slow", f"[ -e {begun} ] || {{ touch {begun}; exec sleep 20; }}")
     killed = builder(source, tmp_path, ATTNFUSE_CXX=slow)
     for _ in range(600):
         if begun.exists():
@@ -93,10 +93,18 @@ def test_a_worker_s_error_is_raised_here(tmp_path: Path) -> None:
         ensure(sources)
 
 
-def test_a_worker_that_ends_without_an_answer_is_quoted(tmp_path: Path) -> None:
-    odd = replace(tiny_source(18.0), text="1 / 0\n")
+def test_a_worker_finds_modules_where_this_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that Python found in the current folder, without its name."""
+    (tmp_path / "attnfuse").mkdir()
+    (tmp_path / "attnfuse" / "__init__.py").write_text("raise ImportError('found here')\n")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BuildFailed, match=r"runtime\.worker(.|\n)*ZeroDivisionError"):
-        workers.build([odd], [tmp_path], 1)
+        workers.build([replace(tiny_source(18.0), text="1 / 0\n")], [tmp_path], 1)
+    monkeypatch.syspath_prepend("")
+    with pytest.raises(BuildFailed, match="ImportError: found here"):
+        workers.build([tiny_source(18.0)], [tmp_path], 1)
 
 
 def test_with_one_process_allowed_nothing_is_started(tmp_path: Path) -> None:
