@@ -311,6 +311,31 @@ def lse(s: Traced, *, sink: Traced | float | None = None) -> Traced:
     return top + log(exp(total - top) + exp(sink - top))
 
 
+def row_max(s: Traced) -> Traced:
+    """The greatest visible score of each row: (batch, heads, q_len), float32.
+
+    −∞ in a row that sees nothing. Logits that grow are clipped by it (QK-clip,
+    Kimi K2, 2025).
+
+    Args:
+        s: scores, those of the softmax.
+    """
+    return Traced(ir.row_max(s.term))
+
+
+def entropy(s: Traced) -> Traced:
+    """The entropy −Σ p·ln p of each row of p = softmax(s), in nats: (batch, heads, q_len), float32.
+
+    0 in a row that sees nothing, and where one key has all the weight;
+    ln n where n keys share it. Attention that collapses shows by it
+    (Zhai et al., 2023).
+
+    Args:
+        s: scores, those of the softmax.
+    """
+    return Traced(ir.entropy(s.term))
+
+
 def _row(sink: Traced | float, function: str) -> Traced | float:
     """A sink: one number for each row at most."""
     if isinstance(sink, Traced) and "k" in as_term(sink).type.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from attnfuse.errors import DoesNotFit
@@ -315,7 +316,7 @@ def _mean_softmax(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]
     return (exponentials / total.masked_fill(total == 0, 1.0)).to(evaluation.dtype(term))
 
 
-def _infer_logsumexp(term: Term) -> Type:
+def _infer_statistic(term: Term) -> Type:
     scores = _over_keys(term)
     return Type(promote([scores.dtype, DType.float32]), scores.without("k"))
 
@@ -326,6 +327,32 @@ def _mean_logsumexp(evaluation: Evaluation, term: Term, values: tuple[Tensor, ..
     lse = (top + total.masked_fill(empty, 1.0).log()).masked_fill(empty, float("-inf"))
     keys = term.operands[0].type.names.index("k")
     return lse.squeeze(keys).to(evaluation.dtype(term))
+
+
+def _mean_row_max(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    keys = term.operands[0].type.names.index("k")
+    scores = values[0].to(evaluation.wide(term.operands[0]))
+    if scores.shape[keys] == 0:
+        top = scores.sum(keys) - math.inf
+    else:
+        top = scores.amax(keys)
+        top = top.masked_fill(top == -math.inf, -math.inf)  # and no gradient
+    return top.to(evaluation.dtype(term))
+
+
+def _mean_entropy(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    """As ln Σeˣ − Σ x·eˣ / Σeˣ for x = s − max s, where 0·(−∞) is 0."""
+    keys = term.operands[0].type.names.index("k")
+    top, exponentials, total = _shifted(evaluation, term, values[0])
+    shifted = values[0].to(top.dtype) - top
+    shifted = shifted.masked_fill(shifted == -math.inf, 0.0)
+    total = total.masked_fill(total == 0, 1.0)
+    entropy = total.log() - (exponentials * shifted).sum(keys, keepdim=True) / total
+    return entropy.squeeze(keys).to(evaluation.dtype(term))
+
+
+STATISTICS = ("logsumexp", "row_max", "entropy")
+"""Ops that make one number of each row of scores."""
 
 
 def _infer_same(term: Term) -> Type:
@@ -359,6 +386,8 @@ ROWS = (
     Op("contract", 2, ("over", "dtype"), _infer_contract, _mean_contract),
     Op("mask", 2, (), _infer_mask, _mean_mask),
     Op("softmax", 1, (), _infer_softmax, _mean_softmax),
-    Op("logsumexp", 1, (), _infer_logsumexp, _mean_logsumexp),
+    Op("logsumexp", 1, (), _infer_statistic, _mean_logsumexp),
+    Op("row_max", 1, (), _infer_statistic, _mean_row_max),
+    Op("entropy", 1, (), _infer_statistic, _mean_entropy),
 )
 """The rows, as the op table takes them."""

@@ -111,6 +111,16 @@ def logsumexp(scores: Term) -> Term:
     return make(OPS["logsumexp"], (scores,))
 
 
+def row_max(scores: Term) -> Term:
+    """The greatest score of each row, −∞ for a row that sees nothing."""
+    return make(OPS["row_max"], (scores,))
+
+
+def entropy(scores: Term) -> Term:
+    """The entropy of softmax(scores) over the keys, in nats; 0 for a row that sees nothing."""
+    return make(OPS["entropy"], (scores,))
+
+
 __all__ = [
     "FALSE",
     "ROLES",
@@ -127,6 +137,7 @@ __all__ = [
     "const",
     "contract",
     "div",
+    "entropy",
     "eq",
     "fill",
     "floordiv",
@@ -151,6 +162,7 @@ __all__ = [
     "pack",
     "rebuild",
     "rotate",
+    "row_max",
     "settle",
     "slot",
     "softmax",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from attnfuse.ir.attention import STATISTICS
 from attnfuse.ir.axes import Axis, DType, Symbol
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Attribute, Term
 
 _ARITHMETIC = {"add": " + ", "mul": "·", "div": " / ", "floordiv": " // ", "mod": " % "}
 _INFIX = _ARITHMETIC | {"le": " ≤ ", "lt": " < ", "eq": " = ", "and": " ∧ ", "or": " ∨ "}
-_STEPS = {"normalise", "rotate", "stored", "contract", "mask", "softmax", "logsumexp"}
+_STEPS = {"normalise", "rotate", "stored", "contract", "mask", "softmax", *STATISTICS}
 
 Spell = Callable[[Term], str]
 

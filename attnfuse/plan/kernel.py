@@ -62,11 +62,11 @@ class Parameter:
         return tuple(label(dim).removeprefix(f"{self.name}.") for dim in self.dims)
 
 
-ATTEND, LSE, FIRST_STEP = 0, 1, 2
-"""The slots of a result's expression: weights · values, the log-sum-exp of the scores, and from
-there on the steps of the epilogue."""
+ATTEND, LSE, ROW_MAX, ENTROPY, FIRST_STEP = range(5)
+"""The slots of a result's expression: weights · values; of each row of scores the log-sum-exp,
+the maximum, and the entropy of its softmax; then the steps of the epilogue."""
 
-_SLOTS = ("attend", "lse")
+_SLOTS = ("attend", "lse", "row_max", "entropy")
 
 
 def named(expression: Term) -> str:

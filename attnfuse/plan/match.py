@@ -7,13 +7,18 @@ from typing import NoReturn
 
 from attnfuse.errors import CannotLower
 from attnfuse.ir import build as ir
+from attnfuse.ir.attention import STATISTICS
 from attnfuse.ir.axes import DType
 from attnfuse.ir.layout import dimensions, extent
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term, walk
 from attnfuse.masks import key_range, support
 from attnfuse.plan.kernel import (
+    ATTEND,
+    ENTROPY,
     FIRST_STEP,
+    LSE,
+    ROW_MAX,
     Load,
     Parameter,
     Pass,
@@ -28,7 +33,9 @@ from attnfuse.plan.split import is_attend
 _STEPS = ("rotate", "normalise")
 """What can be done to a tile while it is loaded, or before it is written."""
 
+_STATISTIC_SLOTS = {"logsumexp": LSE, "row_max": ROW_MAX, "entropy": ENTROPY}
 _MADE_OF = "an output is made of one attention, its norms and rotations"
+_NAMES = {"row_max": "maximum", "entropy": "entropy"}
 _LEAVES = ("slot", "input", "const", "index", "length", "gather", "indexed", "mask")
 
 
@@ -147,11 +154,11 @@ def _parameter(term: Term, patterns: Mapping[str, Pattern]) -> Parameter:
 def _epilogue(program: Program, attend: Term) -> tuple[list[Term], tuple[Term, ...]]:
     """The outputs as expressions over slots, and the steps behind these slots."""
     scores = attend.operands[0].operands[0] if attend.operands[0].op.name == "softmax" else None
-    sums = [term for term in program.terms() if term.op.name == "logsumexp"]
-    for term in sums:
+    slots = _slots([attend], ATTEND)
+    for term in [term for term in program.terms() if term.op.name in STATISTICS]:
         if term.operands[0] is not scores:
             _refuse(term, "these are other scores than those of the softmax")
-    slots = _slots((attend, *sums))
+        slots |= _slots([term], _STATISTIC_SLOTS[term.op.name])
     terms = walk(*program.outputs, down_to=list(slots))
     steps: list[Term] = []
     for term in [term for term in terms if term.op.name in _STEPS]:
@@ -166,7 +173,7 @@ def _results(program: Program, expressions: Sequence[Term]) -> tuple[Result, ...
     taken = {term.text("name") for term in program.inputs}
     results: list[Result] = []
     for output, expression in zip(program.outputs, expressions, strict=True):
-        name = "out" if "e" in output.type.names else "lse"
+        name = "out" if "e" in output.type.names else _NAMES.get(output.op.name, "lse")
         while name in taken:
             name += "_"
         taken.add(name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnfuse.ir import build as ir
+from attnfuse.ir.attention import STATISTICS
 from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.layout import dimensions, extent, label
 from attnfuse.ir.program import Program
@@ -64,7 +65,7 @@ def _attentions(program: Program) -> tuple[Part, ...]:
     parts: list[Part] = []
     replacements: dict[Term, Term] = {}
     for place, attend in enumerate(attends[:-1]):
-        cores = [attend, *_sums(program, attend)]
+        cores = [attend, *_statistics(program, attend)]
         names = [_free(program, f"part{place}_{i}") for i in range(len(cores))]
         wide = [_wide(core) for core in cores]
         own = Program(f"{program.name}_part{place}", program.inputs, tuple(wide))
@@ -82,13 +83,13 @@ def is_attend(term: Term) -> bool:
     return term.op.name == "contract" and term["over"] == "k"
 
 
-def _sums(program: Program, attend: Term) -> list[Term]:
-    """The log-sum-exps of the scores under an attention's softmax."""
+def _statistics(program: Program, attend: Term) -> list[Term]:
+    """The statistics of the scores under an attention's softmax."""
     weights = attend.operands[0]
-    sums = [term for term in program.terms() if term.op.name == "logsumexp"]
-    return [
-        term for term in sums if weights.op.name == "softmax" and term.operands == weights.operands
-    ]
+    if weights.op.name != "softmax":
+        return []
+    found = [term for term in program.terms() if term.op.name in STATISTICS]
+    return [term for term in found if term.operands == weights.operands]
 
 
 def _wide(core: Term) -> Term:

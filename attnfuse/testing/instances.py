@@ -10,6 +10,7 @@ from typing import Any
 from attnfuse.egraph.pattern import Kind, Node, Number, Pattern, Var
 from attnfuse.errors import AttnFuseError
 from attnfuse.ir import build as ir
+from attnfuse.ir.attention import STATISTICS
 from attnfuse.ir.axes import DType
 from attnfuse.ir.elementwise import UNARY
 from attnfuse.ir.normal import construct
@@ -46,7 +47,7 @@ SHAPES: dict[str, list[Shape]] = {
     ],
     "mask": [("scores", ("scores", "predicate"), ())],
     "softmax": [("scores", ("scores",), ())],
-    "logsumexp": [("row", ("scores",), ())],
+    **{name: [("row", ("scores",), ())] for name in STATISTICS},
     "rotate": [
         ("query", ("query", "cos", "sin", "q positions"), ()),
         ("key", ("key", "cos", "sin", "k positions"), ()),

@@ -14,9 +14,9 @@ from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term
-from attnfuse.plan.kernel import LSE, QueryMajor, Result, named
+from attnfuse.plan.kernel import ENTROPY, LSE, QueryMajor, Result, named
 
-_ROWS = ("row_lse",)
+_ROWS = ("row_lse", "row_max", "row_entropy")
 """The buffers of the statistics, in the order of their slots."""
 
 
@@ -40,8 +40,8 @@ class Epilogue:
 
     def allocate(self) -> None:
         """Write the allocation of its buffers."""
-        if self.plan.reads(LSE):
-            self.text.line(f"row_lse = {self.words.fragment((self.rows,))}")
+        for slot in filter(self.plan.reads, (LSE, ENTROPY)):
+            self.text.line(f"{self.buffers[slot]} = {self.words.fragment((self.rows,))}")
         for step, tile in self._tiles():
             shape = (self.rows, self.words.features(size_of(step)))
             self.text.line(f"{tile} = {self.words.shared(shape, step.type.dtype)}")
@@ -55,7 +55,10 @@ class Epilogue:
         if self.plan.normalised:
             self._normalise()
         if self.plan.reads(LSE):
-            self._log_sum_exp()
+            self._row("row_lse", "row_max[i] + T.log(row_sum[i])", MINUS_INFINITY)
+        if self.plan.reads(ENTROPY):
+            entropy = "T.log(row_sum[i]) - row_moment[i] / row_sum[i]"
+            self._row("row_entropy", entropy, "T.float32(0.0)")
         for step, tile in self._tiles():
             self._step(step, tile)
         for result in sorted(self.plan.results, key=self._in_place):
@@ -81,13 +84,11 @@ class Epilogue:
                 "out_sum[i, j] / row_sum[i], T.float32(0.0))"
             )
 
-    def _log_sum_exp(self) -> None:
-        """−∞ in rows that have seen nothing."""
+    def _row(self, name: str, value: str, otherwise: str) -> None:
+        """Compute a statistic, another value for rows that have seen nothing."""
         with self.text.block(f"for i in {self.words.each(self.rows)}:"):
-            self.text.line(
-                "row_lse[i] = T.if_then_else(row_sum[i] > 0, "
-                f"row_max[i] + T.log(row_sum[i]), {MINUS_INFINITY})"
-            )
+            chosen = f"T.if_then_else(row_sum[i] > 0, {value}, {otherwise})"
+            self.text.line(f"{name}[i] = {chosen}")
 
     def _step(self, step: Term, tile: str) -> None:
         """Put a step's operand into its tile, 0 in padding, and do the step there."""

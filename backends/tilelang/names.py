@@ -8,7 +8,7 @@ _WORDS = (
     "T LOG2E batch q_len kv_len h entry own_entry head block own_block first_block blocks "
     "first_head heads first_entry entries q_first q_last k_first tile tile_first tile_end i j "
     "one other cosine sine score weights out_sum row_max row_max_before row_sum row_lse tile_sum "
-    "rescale b"
+    "rescale row_moment row_entropy shifted tile_moment b"
 )
 _OWN = frozenset(_WORDS.split())
 _DERIVED = re.compile(

@@ -31,6 +31,8 @@ ELSEWHERE = {
     "mask",
     "softmax",
     "logsumexp",
+    "row_max",
+    "entropy",
 }
 """Ops that are not elementwise: their derivative isn't a factor for each element."""
 

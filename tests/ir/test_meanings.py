@@ -643,6 +643,49 @@ def test_softmax_and_logsumexp_of_any_row(rows: list[list[float]]) -> None:
     assert bool(gradient.isfinite().all())
 
 
+@means("row_max", "entropy")
+@given(st.lists(st.lists(logits, min_size=4, max_size=4), min_size=3, max_size=3))
+def test_maximum_and_entropy_of_any_row(rows: list[list[float]]) -> None:
+    s = tensor("s", Q, K, dtype=DType.float64)
+    leaf = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+    top, entropy = (value(term, {s: leaf}) for term in (ir.row_max(s), ir.entropy(s)))
+    for place, row in enumerate(rows):
+        weights, _ = _softmax(row)
+        assert top[place].item() == max(row)
+        wanted = -math.fsum(weight * math.log(weight) for weight in weights if weight > 0)
+        assert entropy[place].item() == pytest.approx(wanted, abs=1e-12)
+    (gradient,) = torch.autograd.grad(entropy.sum() + top[top > -math.inf].sum(), leaf)
+    assert bool(gradient.isfinite().all())
+    assert bool((gradient[leaf == -math.inf] == 0).all())
+
+
+def test_maximum_and_entropy_have_the_derivatives_of_finite_differences() -> None:
+    s = scores()
+    masked = ir.mask(s, ir.lt(k, q))  # query 0 sees nothing, query 1 one key
+
+    def of(leaf: Tensor) -> tuple[Tensor, Tensor]:
+        top, entropy = (value(each(masked), {s: leaf}) for each in (ir.row_max, ir.entropy))
+        return top.masked_fill(top == -math.inf, 0.0), entropy
+
+    leaf = draw(2, 3, 4).requires_grad_()
+    assert torch.autograd.gradcheck(of, leaf)
+    (gradient,) = torch.autograd.grad(of(leaf)[0].sum() + of(leaf)[1].sum(), leaf)
+    assert bool((gradient[:, 0] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_statistics_are_float32_at_least(dtype: DType) -> None:
+    s = tensor("s", Q, Axis("k", 3000), dtype=dtype)
+    inputs = {s: draw(3, 3000).to(torch_type(dtype))}
+    wide = value(ir.entropy(s), inputs, exact=True)
+    for term in (ir.row_max(s), ir.entropy(s)):
+        found = value(term, inputs)
+        assert found.dtype == (torch.float64 if dtype is DType.float64 else torch.float32)
+    assert bool(((value(ir.entropy(s), inputs) - wide).abs() < 1e-5).all())
+    assert bool((wide > 4).all())
+    assert bool((wide < math.log(3000)).all())
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_row_that_sees_nothing_has_zero_gradients(exact: bool) -> None:
     s = scores(DType.float32)
@@ -696,7 +739,11 @@ def test_axes_of_length_zero_need_no_special_case(empty: object) -> None:
     found = value(p, inputs, sizes=sizes)
     out = value(ir.contract(p, v, over="k", dtype=DType.float32), inputs, sizes=sizes)
     lse = value(ir.logsumexp(masked), inputs, sizes=sizes)
+    top, entropy = (value(each(masked), inputs, sizes=sizes) for each in (ir.row_max, ir.entropy))
     assert list(found.shape) == shape
+    assert torch.equal(top, lse) or empty != KV_LEN
+    assert list(top.shape) == list(entropy.shape) == shape[:2]
+    assert bool((entropy == 0).all())
     assert list(out.shape) == [*shape[:2], 5] and bool((out == 0).all())
     assert list(lse.shape) == shape[:2] and bool((lse == -math.inf).all())
     (gradient,) = torch.autograd.grad(out.sum(), leaf)

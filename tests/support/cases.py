@@ -419,6 +419,29 @@ def _gated(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor,
 
 
 @af.variant
+def statistics(
+    q: af.Query, k: af.Key, v: af.Value
+) -> tuple[af.Traced, af.Traced, af.Traced, af.Traced]:
+    """Maximum and entropy of rows, as outputs and within one; some rows see nothing."""
+    s = af.mask(af.scores(q, k), af.window(before=70, after=0))
+    entropy, top = af.entropy(s), af.row_max(s)
+    out = af.attend(af.softmax(s), v)
+    return af.gate(out * af.exp(-entropy), top), top, entropy, af.lse(s) + entropy * 0.5
+
+
+def _statistics(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Tensor, ...]:
+    out, lse = dense_softmax(scores, v)
+    if scores.shape[-1] == 0:
+        return out, lse, torch.zeros_like(lse), lse
+    visible = scores > -math.inf
+    p = scores.softmax(-1).where(visible, 0.0)
+    entropy = -(p * scores.log_softmax(-1).where(visible, 0.0)).sum(-1)
+    top = scores.amax(-1)
+    damped = out * (-entropy).exp()[..., None] * top.sigmoid()[..., None]
+    return damped, top, entropy, lse + entropy * 0.5
+
+
+@af.variant
 def turned_back(
     q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
 ) -> tuple[af.Traced, af.Traced]:
@@ -665,6 +688,13 @@ CASES = (
         },
         visible=lambda grid, extra: grid.k <= grid.q,
         finish=_gated,
+    ),
+    Case(
+        statistics,
+        heads=4,
+        visible=lambda grid, extra: (grid.k >= grid.shifted - 70) & (grid.k <= grid.shifted),
+        finish=_statistics,
+        spread=3.0,
     ),
     Case(
         turned_back,
