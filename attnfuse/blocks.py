@@ -15,7 +15,7 @@ from attnfuse.ir.attention import PAIRINGS
 from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.layout import dimensions, label
 from attnfuse.ir.term import Term
-from attnfuse.traced import Traced, as_term, combine, exp, k, kv_len, log, q, q_len
+from attnfuse.traced import Traced, as_term, b, combine, exp, h, k, kv_len, log, q, q_len, where
 
 NORMS = ("rms", "l2")
 """By what features are divided: the root of their mean square, or their length."""
@@ -346,6 +346,41 @@ def _row(sink: Traced | float, function: str) -> Traced | float:
 def relu(s: Traced) -> Traced:
     """max(s, 0), element by element; its square is a normaliser (Primer, So et al., 2021)."""
     return combine(ir.maximum, s, 0.0)
+
+
+def dropout(p: Traced, rate: float, seed: Traced | int) -> Traced:
+    """Weights of which some are 0: each with probability ``rate``, the others · 1 / (1 − rate).
+
+    Which ones follows from the seed and the place (b, h, q, k) by Philox
+    (Salmon et al., 2011): the same on every device, whatever the tiles.
+    Kernels don't have it yet: ``variant.reference(…)`` computes it.
+
+    Args:
+        p: probabilities, or other weights.
+        rate: 0 ≤ rate < 1; 0 leaves the weights as they are.
+        seed: an int of 31 bits; or a captured integer tensor of no dimensions,
+            another value of which is no other program.
+
+    Raises:
+        WrongArgument: another rate or seed, or p has no queries and keys.
+    """
+    if not {"q", "k"} <= set(p.term.type.names):
+        _refuse("dropout", "p", p.term, "probabilities, made by af.softmax")
+    if isinstance(rate, Traced) or not 0 <= rate < 1:
+        _refuse("dropout", "rate", rate, "a Python number, 0 ≤ rate < 1")
+    if not _is_seed(seed):
+        _refuse("dropout", "seed", seed, "0 ≤ seed < 2³¹, or a captured integer of no dimensions")
+    if rate == 0:
+        return p
+    kept = combine(ir.random, seed, b, h, q, k) >= float(rate)
+    return p * where(kept, 1 / (1 - rate), 0.0)
+
+
+def _is_seed(seed: Traced | int) -> bool:
+    if isinstance(seed, Traced):
+        term = seed.term
+        return term.op.name == "input" and not term.type.axes and term.type.dtype.is_int
+    return not isinstance(seed, bool) and 0 <= seed < 2**31
 
 
 def attend(p: Traced, value: Traced) -> Traced:

@@ -262,6 +262,15 @@ unary = {name: _unary(name) for name in UNARY}
 """The constructors of functions of one float, by name."""
 
 
+@normal("random")
+def random(seed: Term, *indices: Term) -> Term:
+    """A float32, uniform in [0, 1), that is a function of integers: Philox (Salmon et al., 2011).
+
+    The key is the seed, the counter the indices, four of them at most.
+    """
+    return make(OPS["random"], settle([seed, *indices]))
+
+
 def _lattice(op: str, operands: Iterable[Term], sign: int) -> Term:
     terms = list(dict.fromkeys(settle(_numbers(op, operands))))
     numbers = [value for term in terms if (value := value_of(term)) is not None]

@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from attnfuse.errors import WrongOperandKind
+from attnfuse.errors import WrongArity, WrongOperandKind
 from attnfuse.ir.axes import DType, Type, union
 from attnfuse.ir.op import Meaning, Op
+from attnfuse.ir.philox import WORDS, philox, uniform, words_of
 from attnfuse.ir.term import Term
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from attnfuse.ir.evaluate import Evaluation
 
 Binary = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -79,6 +82,21 @@ def _infer_cast(term: Term) -> Type:
     return Type(DType(term.text("dtype")), term.operands[0].type.axes)
 
 
+def _infer_random(term: Term) -> Type:
+    count = len(term.operands)
+    if not 1 <= count <= 1 + WORDS:
+        raise WrongArity(op="random", allowed=f"a seed and at most {WORDS}", given=count)
+    check_kinds("random", term.operands, "int")
+    return Type(DType.float32, union(operand.type for operand in term.operands))
+
+
+def _mean_random(evaluation: Evaluation, term: Term, values: tuple[Tensor, ...]) -> Tensor:
+    seed, *indices = values
+    counter = [words_of(index)[0] for index in indices]
+    counter += [seed.long() & 0] * (WORDS - len(indices))
+    return uniform(philox(counter, words_of(seed))[0]).to(evaluation.dtype(term))
+
+
 def _fold(combine: Binary) -> Meaning:
     return lambda evaluation, term, values: reduce(combine, values)
 
@@ -110,6 +128,7 @@ ROWS = (
     _row("and", None, "bool", _fold(lambda x, y: x & y)),
     _row("or", None, "bool", _fold(lambda x, y: x | y)),
     _row("not", 1, "bool", _method("logical_not")),
+    Op("random", None, (), _infer_random, _mean_random, elementwise=True),
     Op(
         "where",
         3,

@@ -50,6 +50,7 @@ def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule)
     Raises:
         CannotLower: no kernel form covers it; the message shows the term.
     """
+    _refuse_random(program)
     if _is_pass(program):
         return _pass(program, patterns, schedule)
     attend = _attend(program)
@@ -74,6 +75,12 @@ def match(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule)
         steps=steps,
         schedule=schedule,
     )
+
+
+def _refuse_random(program: Program) -> None:
+    for term in program.terms():
+        if any(inner.op.name == "random" for inner in walk(ir.unpack(term))):
+            _refuse(term, "dropout has no kernel yet; leave it out at inference")
 
 
 def _is_pass(program: Program) -> bool:

@@ -11,7 +11,7 @@ from numbers_of import numbers
 from torch import Tensor
 
 import attnfuse as af
-from attnfuse.errors import DoesNotFit, NotInVariant, WrongArgument
+from attnfuse.errors import CannotLower, DoesNotFit, NotInVariant, WrongArgument
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -184,6 +184,55 @@ def test_what_sinks_and_gates_refuse() -> None:
         trace(kept, torch.zeros(1, 4))
     with pytest.raises(WrongArgument, match=r"gate: values is 2 dimensions; give 4 dimensions"):
         trace(gate, torch.zeros(1, 4))
+
+
+@af.variant
+def dropped(q: af.Query, k: af.Key, v: af.Value, seed: af.Captured, rate: float) -> af.Traced:
+    """Causal, with dropout."""
+    s = af.mask(af.scores(q, k), af.causal())
+    return af.attend(af.dropout(af.softmax(s), rate, seed), v)
+
+
+def test_dropout_keeps_the_expectation_and_follows_the_seed() -> None:
+    q = torch.zeros(2, 2, 64, 8, dtype=torch.float64)
+    ones = torch.ones_like(q)
+    runs = [dropped.reference(q, q, ones, torch.tensor(seed), 0.25) for seed in (1, 1, 2)]
+    one, same, other = (run for run in runs if isinstance(run, Tensor))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+    assert dropped.trace(q, q, q, torch.tensor(1), 0.25) is dropped.trace(
+        q, q, q, torch.tensor(2), 0.25
+    )
+    # a row of n equal weights becomes (kept / n) / (1 − rate)
+    n = torch.arange(1, 65, dtype=torch.float64)
+    kept = one[..., 0] * n * 0.75
+    torch.testing.assert_close(kept, kept.round())
+    assert abs(kept.sum().item() / (4 * n.sum().item()) - 0.75) < 0.01
+    assert not torch.equal(one[0], one[1]) and not torch.equal(one[:, 0], one[:, 1])
+    whole = dropped.reference(q, q, ones, torch.tensor(1), 0.0)
+    torch.testing.assert_close(whole, ones)
+
+
+def test_dropout_has_no_kernel_and_says_what_to_do() -> None:
+    q = torch.zeros(1, 1, 4, 8)
+    message = r"dropout has no kernel yet; leave it out at inference\n.*\n.*\.reference\("
+    with pytest.raises(CannotLower, match=message):
+        dropped(q, q, q, torch.tensor(1), 0.5)
+    assert "random" not in str(dropped.compile(q, q, q, torch.tensor(1), 0.0))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1, math.nan])
+def test_bad_rates_are_refused(rate: float) -> None:
+    q = torch.zeros(1, 1, 4, 8)
+    with pytest.raises(WrongArgument, match=r"dropout: rate is .*; give a Python number, 0 ≤ rate"):
+        dropped.trace(q, q, q, torch.tensor(1), rate)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, True, torch.tensor(1.0), torch.tensor([1])], ids=str)
+def test_bad_seeds_are_refused(seed: object) -> None:
+    q = torch.zeros(1, 1, 4, 8)
+    with pytest.raises(WrongArgument, match=r"dropout: seed is .*; give 0 ≤ seed < 2³¹"):
+        dropped.trace(q, q, q, seed, 0.5)
+    assert dropped.trace(q, q, q, 2**31 - 1, 0.5)
 
 
 def test_what_the_other_blocks_refuse() -> None:

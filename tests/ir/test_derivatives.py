@@ -17,7 +17,7 @@ from attnfuse.ir.term import Term, make
 NOT_DIFFERENTIABLE = {"const", "index", "length", "input", "slot"}
 """Leaves."""
 
-DISCRETE = {"floordiv", "mod", "le", "lt", "eq", "and", "or", "not"}
+DISCRETE = {"floordiv", "mod", "le", "lt", "eq", "and", "or", "not", "random"}
 """Ops whose operands or results are no floats, or that are constant almost everywhere."""
 
 ELSEWHERE = {

@@ -42,6 +42,7 @@ from torch import Tensor
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis, DType
 from attnfuse.ir.ops import OPS
+from attnfuse.ir.philox import philox
 from attnfuse.ir.term import Term, make
 
 COVERED: set[str] = set()
@@ -295,6 +296,55 @@ def test_integers_become_floats_where_floats_are_among_them() -> None:
         value(ir.div(q, ir.add(k, ir.const(1))), exact=True),
         (np.arange(3)[:, None] / np.arange(1, 5)),
     )
+
+
+KNOWN_ANSWERS = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000"),
+    ("6627e8d5 e169c58d bc57ac4c 9b00dbd8",),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff"),
+    ("408f276d 41c83b0e a20bc7c6 6d5451fd",),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0"),
+    ("d16cfe09 94fdcceb 5001e420 24126ea1",),
+]
+"""Random123's vectors for philox4x32-10: counter and key, then what is made of them."""
+
+
+def _words(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("given_", "made"), zip(KNOWN_ANSWERS[::2], KNOWN_ANSWERS[1::2], strict=True)
+)
+def test_philox_has_the_known_answers(given_: tuple[str, str], made: tuple[str]) -> None:
+    counter, (low, high) = (list(map(torch.tensor, _words(text))) for text in given_)
+    assert [int(word) for word in philox(counter, (low, high))] == _words(made[0])
+
+
+@means("random")
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_random_numbers_are_those_of_philox(number: int) -> None:
+    seed = table("seed", dtype=DType.int64)
+    term = ir.random(ir.gather(seed), b, q, k)
+    assert term.type.dtype is DType.float32 and term.type.names == ("b", "q", "k")
+    inputs = {seed: torch.tensor(number)}
+    found, exact = (value(term, inputs, exact=exact) for exact in (False, True))
+    assert found.dtype == torch.float32 and torch.equal(found.double(), exact)
+    key = (torch.tensor(number & 0xFFFFFFFF), torch.tensor(number >> 32 & 0xFFFFFFFF))
+    for place in np.ndindex(2, 3, 4):
+        word, *_ = philox([torch.tensor(each) for each in (*place, 0)], key)
+        assert found[place].item() == (int(word) >> 8) / 2**24
+
+
+def test_random_numbers_are_uniform_and_do_not_depend_on_each_other() -> None:
+    sizes = SIZES | {Q_LEN: 100, KV_LEN: 100}
+    found = value(ir.random(ir.const(7), b, q, k), sizes=sizes).double()
+    assert 0 <= found.min() < 0.001 and 0.999 < found.max() < 1
+    assert abs(found.mean().item() - 0.5) < 0.01
+    assert abs(found.var().item() - 1 / 12) < 0.003
+    other = value(ir.random(ir.const(8), b, q, k), sizes=sizes).double()
+    for one, two in ((found[0], found[1]), (found[:, 1:], found[:, :-1]), (found, other)):
+        assert abs(((one - 0.5) * (two - 0.5)).mean().item()) < 0.003
 
 
 # -- logic --------------------------------------------------------------------------
