@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -102,7 +103,7 @@ def test_a_worker_finds_modules_where_this_process_does(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BuildFailed, match=r"runtime\.worker(.|\n)*ZeroDivisionError"):
         workers.build([replace(tiny_source(18.0), text="1 / 0\n")], [tmp_path], 1)
-    monkeypatch.syspath_prepend("")
+    monkeypatch.setattr("sys.path", ["", *sys.path])
     with pytest.raises(BuildFailed, match="ImportError: found here"):
         workers.build([tiny_source(18.0)], [tmp_path], 1)
 
