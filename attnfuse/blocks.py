@@ -146,7 +146,8 @@ def scores(query: Traced, key: Traced, *, scale: Traced | float | None = None) -
 
     Args:
         query: (batch, query heads, q_len, head_dim).
-        key: (batch, key heads, kv_len, head_dim), of the same element type.
+        key: (batch, key heads, kv_len, head_dim), of the same element type; or
+            one for each query head.
         scale: 1 / √head_dim by default.
 
     Raises:
@@ -191,6 +192,31 @@ def bias(s: Traced, values: Traced | float) -> Traced:
     if isinstance(values, Traced) and values.term.op.name == "input" and values.term.type.axes:
         values = _dense(s, values)
     return s + values
+
+
+def low_rank(left: Traced, right: Traced) -> Traced:
+    """Low-rank bias Σᵣ left[…, q, r] · right[…, k, r], in float32: a term of the scores.
+
+    It costs what a second `scores` of so few features costs, and no dense bias
+    has to lie in memory: ``af.scores(q, k) + af.low_rank(left, right)``.
+
+    Args:
+        left: (batch, query heads, q_len, rank), a parameter annotated with `Query`.
+        right: (batch, key heads or query heads, kv_len, rank), annotated with `Key`.
+            What heads or batch entries share is passed as a view,
+            ``factor.expand(…)``, which copies nothing.
+
+    Raises:
+        WrongArgument: the arguments are not made of a query and a key.
+        DoesNotFit: their ranks differ.
+    """
+    for argument, given, axis in (("left", left, "q"), ("right", right, "k")):
+        if not {axis, "d"} <= set(given.term.type.names):
+            _refuse("low_rank", argument, given.term, _SIDES[axis])
+    return Traced(ir.contract(left.term, right.term, over="d", dtype=_accumulator(left.term)))
+
+
+_SIDES = {"q": "a query: annotate it with af.Query", "k": "a key: annotate it with af.Key"}
 
 
 def _dense(s: Traced, values: Traced) -> Traced:
@@ -390,7 +416,7 @@ def attend(p: Traced, value: Traced) -> Traced:
         p: probabilities, made by `softmax`; or any other weights, such as
             ``af.sigmoid(s)``, ``af.relu(s) * af.relu(s)``, or the scores
             themselves (linear attention, masked by ``af.where(visible, s, 0.0)``).
-        value: (batch, key heads, kv_len, value_dim).
+        value: (batch, key heads, kv_len, value_dim); or one for each query head.
 
     Raises:
         WrongArgument: the arguments are not probabilities and a value.

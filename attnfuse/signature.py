@@ -32,8 +32,8 @@ ATTENDED = (DType.float16, DType.bfloat16, DType.float32, DType.float64)
 _ROLES = {"query": Query, "key": Key, "value": Value, "captured": Captured}
 _SHAPES = {
     "query": "(batch, query heads, q_len, head_dim)",
-    "key": "(batch, key heads, kv_len, head_dim)",
-    "value": "(batch, key heads, kv_len, value_dim)",
+    "key": "(batch, key heads, kv_len, head_dim), or as many heads as the query",
+    "value": "(batch, key heads, kv_len, value_dim), or as many heads as the query",
 }
 
 
@@ -184,12 +184,12 @@ def scope_of(variant: str, signature: Signature) -> Scope:
     Raises:
         WrongShape: ranks or head counts that don't fit each other.
     """
-    query, key = signature.of_role("query")[0], signature.of_role("key")[0]
-    ranks = {len(spec.sizes) for spec in signature.tensors if spec.role != "captured"}
-    query_heads, key_heads = query.sizes[-3], key.sizes[-3]
-    assert query_heads is not None and key_heads is not None
+    query = signature.of_role("query")[0]
+    key = min((*signature.of_role("key"), *signature.of_role("value")), key=_heads)
+    query_heads, key_heads = _heads(query), _heads(key)
     for spec in signature.tensors:
-        _check_heads(variant, spec, {"query": query, "key": key, "value": key}, ranks)
+        if spec.role != "captured":
+            _check_heads(variant, spec, query, key)
     if key_heads == 0 or query_heads % key_heads:
         raise WrongShape(
             variant=variant,
@@ -198,22 +198,30 @@ def scope_of(variant: str, signature: Signature) -> Scope:
             allowed=f"its heads must be a multiple of the {key_heads} heads of {key.name}",
         )
     heads = (Axis("hk", key_heads), Axis("g", query_heads // key_heads))
-    batch = _batch_axes(ranks.pop() - 3)
+    batch = _batch_axes(len(query.sizes) - 3)
     return Scope(batch, heads, Axis("q", Symbol("q_len")), Axis("k", Symbol("kv_len")))
 
 
-def _check_heads(
-    variant: str, spec: TensorSpec, first: Mapping[str, TensorSpec], ranks: set[int]
-) -> None:
-    like = first.get(spec.role)
-    if like is not None and (spec.sizes[-3] != like.sizes[-3] or len(ranks) > 1):
-        raise WrongShape(
-            variant=variant,
-            name=spec.name,
-            given=f"{len(spec.sizes)} dimensions and {spec.sizes[-3]} heads",
-            allowed=f"{like.name} has {len(like.sizes)} dimensions and {like.sizes[-3]} heads; "
-            f"make them agree, by {spec.name}.expand(…) where heads are shared",
-        )
+def _heads(spec: TensorSpec) -> int:
+    heads = spec.sizes[-3]
+    assert heads is not None
+    return heads
+
+
+def _check_heads(variant: str, spec: TensorSpec, query: TensorSpec, key: TensorSpec) -> None:
+    """Queries have the heads of the first one; keys and values these, too, or the fewest of all."""
+    like = (query,) if spec.role == "query" else (key, query)
+    if _heads(spec) in map(_heads, like) and len(spec.sizes) == len(query.sizes):
+        return
+    others = [each for each in like if each is not spec]
+    found = [f"{e.name} has {len(e.sizes)} dimensions and {_heads(e)} heads" for e in others]
+    raise WrongShape(
+        variant=variant,
+        name=spec.name,
+        given=f"{len(spec.sizes)} dimensions and {_heads(spec)} heads",
+        allowed=f"{', '.join(found)}; make it like {' or like '.join(e.name for e in others)}, "
+        f"by {spec.name}.expand(…) where heads are shared",
+    )
 
 
 def _batch_axes(count: int) -> tuple[Axis, ...]:
@@ -223,11 +231,12 @@ def _batch_axes(count: int) -> tuple[Axis, ...]:
 
 
 def input_term(spec: TensorSpec, scope: Scope) -> Term:
-    """The input term of a tensor."""
-    heads = scope.heads if spec.role == "query" else scope.heads[:1]
+    """The input term of a tensor. A key of as many heads as the query has both axes of heads."""
     if spec.role == "captured":
         axes = [Axis(f"{spec.name}.{d}", _size(spec, d)) for d in range(len(spec.sizes))]
     else:
+        shared = spec.role != "query" and _heads(spec) == scope.heads[0].size
+        heads = scope.heads[:1] if shared else scope.heads
         position = scope.queries if spec.role == "query" else scope.keys
         feature = Axis("e" if spec.role == "value" else "d", _size(spec, -1))
         axes = [*scope.batch, *heads, position, feature]

@@ -163,11 +163,17 @@ class Query(Traced):
 
 
 class Key(Traced):
-    """Annotation for a parameter that is a key: (batch, key heads, kv_len, head_dim)."""
+    """Annotation for a parameter that is a key: (batch, key heads, kv_len, head_dim).
+
+    Keys and values all have the same number of heads, but some may have as many as the query.
+    """
 
 
 class Value(Traced):
-    """Annotation for a parameter that is a value: (batch, key heads, kv_len, value_dim)."""
+    """Annotation for a parameter that is a value: (batch, key heads, kv_len, value_dim).
+
+    Its heads are those of a key.
+    """
 
 
 class Captured(Traced):

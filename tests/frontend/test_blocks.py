@@ -235,6 +235,26 @@ def test_bad_seeds_are_refused(seed: object) -> None:
     assert dropped.trace(q, q, q, 2**31 - 1, 0.5)
 
 
+def test_what_low_rank_refuses() -> None:
+    def captured(q: af.Query, k: af.Key, v: af.Value, left: af.Captured) -> af.Traced:
+        return af.low_rank(left, k)
+
+    def swapped(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        return af.low_rank(q, q)
+
+    def wide(q: af.Query, k: af.Key, v: af.Value, key_factor: af.Key) -> af.Traced:
+        return af.low_rank(q, key_factor)
+
+    with pytest.raises(
+        WrongArgument, match=r"low_rank: left is left; .*annotate it with af\.Query"
+    ):
+        trace(captured, torch.zeros(1, 1, 4, 8))
+    with pytest.raises(WrongArgument, match=r"low_rank: right is q; .*annotate it with af\.Key"):
+        trace(swapped)
+    with pytest.raises(DoesNotFit, match=r"axis 'd' has size 8 here and 5 there"):
+        trace(wide, torch.zeros(1, 1, 4, 5))
+
+
 def test_what_the_other_blocks_refuse() -> None:
     def swapped(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
         return af.scores(k, q)

@@ -109,10 +109,16 @@ def test_shapes_that_do_not_fit_are_refused_with_both_shapes() -> None:
     )
     refused(
         WrongShape,
-        r"v has shape 4 dimensions and 2 heads; k has 4 dimensions and 4 heads; make",
+        r"v has shape 4 dimensions and 3 heads; k has 4 dimensions and 2 heads, q has 4 "
+        r"dimensions and 4 heads; make it like k or like q, by v\.expand\(…\) where heads",
         q,
+        *tensors((2, 2, 5, 8), (2, 3, 5, 8)),
+    )
+    refused(
+        WrongShape,
+        r"k has shape 5 dimensions and 4 heads; q has 4 dimensions and 4 heads; make it like q",
         q,
-        *tensors((2, 2, 5, 8)),
+        *tensors((1, 2, 4, 5, 8), (2, 4, 5, 8)),
     )
     refused(
         WrongShape,
@@ -130,6 +136,26 @@ def test_shapes_that_do_not_fit_are_refused_with_both_shapes() -> None:
         q,
         torch.zeros(3),
     )
+
+
+def test_queries_share_one_number_of_heads() -> None:
+    @af.variant
+    def two(q: af.Query, q2: af.Query, k: af.Key, v: af.Value) -> af.Traced:
+        return af.attend(af.softmax(af.scores(q, k) + af.scores(q2, k)), v)
+
+    with pytest.raises(WrongShape, match=r"q2 has shape .* 2 heads; q has .* 4 heads; make it lik"):
+        two.trace(*tensors((2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)))
+
+
+def test_keys_and_values_may_have_as_many_heads_as_the_query() -> None:
+    q, k = tensors((2, 4, 5, 8), (2, 2, 5, 8))
+    for keys, values in ((q, k), (k, q)):
+        program = plain.trace(q, keys, values)
+        names = {term["name"]: term.type.names for term in program.inputs}
+        assert names["k" if keys is q else "v"][1:3] == ("hk", "g")
+        assert "g" not in names["v" if keys is q else "k"]
+    assert "g" in plain.trace(q, q, q).inputs[0].type.names
+    assert "g" not in plain.trace(q, q, q).inputs[1].type.names
 
 
 def test_element_types_and_devices_must_agree() -> None:

@@ -442,6 +442,53 @@ def _statistics(scores: Tensor, v: Tensor, grid: Grid, extra: Extra) -> tuple[Te
 
 
 @af.variant
+def own_heads(
+    q: af.Query,
+    k: af.Key,
+    v: af.Value,
+    q_own: af.Query,
+    k_own: af.Key,
+    cos: af.Captured,
+    sin: af.Captured,
+) -> tuple[af.Traced, af.Traced]:
+    """A key that query heads share beside one of each of them, which is rotated beforehand."""
+    own = af.scores(q_own, af.stored(af.rope(k_own, cos, sin)))
+    s = af.mask(af.scores(q, k) + own, af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def _own_heads_inputs(sizes: Sizes, generator: torch.Generator) -> Extra:
+    return {
+        "q_own": torch.randn(sizes.batch, 4, sizes.q_len, 24, generator=generator),
+        "k_own": torch.randn(sizes.batch, 4, sizes.kv_len, 24, generator=generator),
+        **_tables(16)(sizes, generator),
+    }
+
+
+def _own_heads(scores: Tensor, grid: Grid, extra: Extra) -> Tensor:
+    key = rotate(extra["k_own"], extra["cos"], extra["sin"], interleaved=False)
+    return scores + extra["q_own"] @ key.transpose(-1, -2) / math.sqrt(24)
+
+
+@af.variant
+def low_rank(
+    q: af.Query, k: af.Key, v: af.Value, left: af.Query, right: af.Key
+) -> tuple[af.Traced, af.Traced]:
+    """A bias of rank 5, its right side one for each query head; the same for all of the batch."""
+    s = af.mask(af.scores(q, k) + af.low_rank(left, right), af.causal())
+    return af.attend(af.softmax(s), v), af.lse(s)
+
+
+def _low_rank_inputs(sizes: Sizes, generator: torch.Generator) -> Extra:
+    left = torch.randn(1, 1, sizes.q_len, 5, generator=generator)
+    right = torch.randn(1, 6, sizes.kv_len, 5, generator=generator)
+    return {
+        "left": left.expand(sizes.batch, 6, -1, -1),
+        "right": right.expand(sizes.batch, -1, -1, -1),
+    }
+
+
+@af.variant
 def turned_back(
     q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
 ) -> tuple[af.Traced, af.Traced]:
@@ -695,6 +742,24 @@ CASES = (
         visible=lambda grid, extra: (grid.k >= grid.shifted - 70) & (grid.k <= grid.shifted),
         finish=_statistics,
         spread=3.0,
+    ),
+    Case(
+        own_heads,
+        heads=4,
+        extra=_own_heads_inputs,
+        score=_own_heads,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, torch.float16),
+        attended=("q_own", "k_own"),
+    ),
+    Case(
+        low_rank,
+        heads=6,
+        extra=_low_rank_inputs,
+        score=lambda s, grid, extra: s + extra["left"] @ extra["right"].transpose(-1, -2),
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, torch.float16),
+        attended=("left", "right"),
     ),
     Case(
         turned_back,
