@@ -125,10 +125,12 @@ def stored(x: Traced) -> Traced:
     """``x``, written to memory by a launch of its own, and read from there by others.
 
     Keys that are rotated or normalised while they are loaded are so for each
-    block of queries again; stored, once.
+    block of queries again; stored, once. Of an input as it is, this is a copy
+    in which features are contiguous: worth it where they are not, as in
+    transposed keys, since each block of queries reads all of them.
 
     Args:
-        x: a query, key or value with something done to it.
+        x: a query, key or value.
 
     Raises:
         WrongArgument: x is none of these.

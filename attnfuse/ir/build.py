@@ -89,7 +89,7 @@ def normalise(x: Term, weight: Term, kind: str, eps: float) -> Term:
 @normal("stored")
 def stored(x: Term) -> Term:
     """``x``, written to memory by a pass of its own."""
-    return x if x.op.name in ("stored", "input") else make(OPS["stored"], (x,))
+    return x if x.op.name == "stored" else make(OPS["stored"], (x,))
 
 
 def concat(*operands: Term, over: str) -> Term:

@@ -84,9 +84,11 @@ def _refuse_random(program: Program) -> None:
 
 
 def _is_pass(program: Program) -> bool:
-    """Whether a program is a query, key or value with something done to it."""
-    steps = [output.op.name for output in program.outputs] in [[name] for name in _STEPS]
-    return steps and not any(map(is_attend, program.terms()))
+    """Whether a program is a query, key or value, as it is or with something done to it."""
+    names = [output.op.name for output in program.outputs]
+    return names in [[name] for name in ("input", *_STEPS)] and not any(
+        map(is_attend, program.terms())
+    )
 
 
 def _pass(program: Program, patterns: Mapping[str, Pattern], schedule: Schedule) -> Pass:

@@ -85,7 +85,7 @@ def test_a_type_that_is_not_inferred_is_malformed() -> None:
         (make(OPS["add"], (k, k)), "2·k"),
         (make(OPS["le"], (k, q)), "0 ≤ (q - k)"),
         (make(OPS["add"], (X, ir.gather(table("x", 3), q))), "x + ⟨x[q]⟩"),
-        (make(OPS["stored"], (X,)), "x"),
+        (make(OPS["stored"], (ir.stored(X),)), "stored(x)"),
         (make(OPS["mask"], (X, ir.TRUE)), "x"),
     ],
 )

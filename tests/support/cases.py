@@ -489,6 +489,13 @@ def _low_rank_inputs(sizes: Sizes, generator: torch.Generator) -> Extra:
 
 
 @af.variant
+def copied(q: af.Query, k: af.Key, v: af.Value) -> tuple[af.Traced, af.Traced]:
+    """Keys and values that are copied beforehand, whatever their strides."""
+    s = af.mask(af.scores(q, af.stored(k)), af.causal())
+    return af.attend(af.softmax(s), af.stored(v)), af.lse(s)
+
+
+@af.variant
 def turned_back(
     q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Captured
 ) -> tuple[af.Traced, af.Traced]:
@@ -760,6 +767,14 @@ CASES = (
         visible=lambda grid, extra: grid.k <= grid.shifted,
         dtypes=(torch.float32, torch.float16),
         attended=("left", "right"),
+    ),
+    Case(
+        copied,
+        heads=4,
+        head_dim=40,
+        value_dim=24,
+        visible=lambda grid, extra: grid.k <= grid.shifted,
+        dtypes=(torch.float32, torch.bfloat16),
     ),
     Case(
         turned_back,
