@@ -7,7 +7,7 @@ from dataclasses import replace
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
 from attnfuse.ir.term import Term
-from attnfuse.plan.kernel import Load, Pass, Plan, QueryMajor, Schedule
+from attnfuse.plan.kernel import ENTROPY, Load, Pass, Plan, QueryMajor, Schedule
 
 _GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
 """block_q, block_k, threads: the largest that fits wins. Each M = block_q has a whole
@@ -63,6 +63,8 @@ def shared_memory(plan: Plan) -> int:
     if not isinstance(plan, QueryMajor):
         return total + tiles.block_q * _row_bytes(plan, plan.like)
     loop = tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
+    if plan.reads(ENTROPY):  # one number more to reduce
+        total += tiles.threads * _REDUCTION_BYTES // 2
     for query, key in plan.streams:
         loop += tiles.block_q * _row_bytes(plan, query.parameter)
         loop += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)

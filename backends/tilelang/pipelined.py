@@ -24,7 +24,7 @@ from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Size
 from attnfuse.ir.build import TRUE
-from attnfuse.plan.kernel import QueryMajor
+from attnfuse.plan.kernel import ENTROPY, QueryMajor
 
 
 def emit(plan: QueryMajor, words: Words, heading: str) -> str:
@@ -43,6 +43,7 @@ class _Body:
         self.plan, self.words, self.text = plan, words, text
         self.rows, self.keys = plan.schedule.block_q, plan.schedule.block_k
         self.loads = Loads(plan, words, text)
+        self.moments = plan.reads(ENTROPY)
         self.epilogue = Epilogue(plan, words, text)
         self.features = words.features(plan.width(plan.value))
         self.score_tiles = ["score"] + [f"score_{place}" for place in range(1, len(plan.streams))]
@@ -60,6 +61,8 @@ class _Body:
         if self.plan.normalised:
             self.text.line("T.fill(row_sum, 0)")
             self.text.line(f"T.fill(row_max, {MINUS_INFINITY})")
+        if self.moments:
+            self.text.line("T.fill(row_moment, 0)")
         self.text.line()
         with self._tiles():
             self.text.line(f"k_first = tile * {self.keys}")
@@ -83,9 +86,12 @@ class _Body:
             dtype = plan.parameter(plan.value.parameter).dtype
             self.text.line(f"weights = {words.fragment((self.rows, self.keys), dtype)}")
         self.text.line(f"out_sum = {words.fragment((self.rows, self.features))}")
-        rows = ("row_max", "row_max_before", "row_sum", "tile_sum", "rescale")
+        rows = ["row_max", "row_max_before", "row_sum", "tile_sum", "rescale"]
+        rows += ["row_moment", "tile_moment"] if self.moments else []
         for name in rows if plan.normalised else ():
             self.text.line(f"{name} = {words.fragment((self.rows,))}")
+        if self.moments:
+            self.text.line(f"shifted = {words.fragment((self.rows, self.keys))}")
         self.epilogue.allocate()
 
     def _tiles(self) -> AbstractContextManager[None]:
@@ -142,14 +148,42 @@ class _Body:
                 f"rescale[i] = T.if_then_else(row_max[i] == {MINUS_INFINITY}, T.float32(1.0), "
                 "T.exp2((row_max_before[i] - row_max[i]) * LOG2E))"
             )
+        if self.moments:
+            self._shift()
         with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
             line(
                 f"score[i, j] = T.if_then_else(row_max[i] == {MINUS_INFINITY}, T.float32(0.0), "
                 "T.exp2((score[i, j] - row_max[i]) * LOG2E))"
             )
+        if self.moments:
+            self._moments()
         line("T.reduce_sum(score, tile_sum, dim=1)")
         with self.text.block(f"for i in {rows}:"):
             line("row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]")
+
+    def _shift(self) -> None:
+        """Keep x = score − maximum for the entropy, ln Σeˣ − Σx·eˣ / Σeˣ; 0 where eˣ is 0."""
+        with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
+            self.text.line(
+                f"shifted[i, j] = T.if_then_else(score[i, j] == {MINUS_INFINITY}, "
+                "T.float32(0.0), score[i, j] - row_max[i])"
+            )
+
+    def _moments(self) -> None:
+        """Σ x·eˣ of this tile, and of those before: there x has become less, as the maximum grew.
+
+        A row that had seen nothing had the maximum −∞, and −∞·0 is no number.
+        """
+        with self.text.block(f"for i, j in {self.words.each(self.rows, self.keys)}:"):
+            self.text.line("shifted[i, j] = shifted[i, j] * score[i, j]")
+        self.text.line("T.reduce_sum(shifted, tile_moment, dim=1)")
+        with self.text.block(f"for i in {self.words.each(self.rows)}:"):
+            grown = "(row_max_before[i] - row_max[i]) * row_sum[i]"
+            before = f"rescale[i] * (row_moment[i] + {grown})"
+            self.text.line(
+                f"row_moment[i] = tile_moment[i] + T.if_then_else(row_max_before[i] == "
+                f"{MINUS_INFINITY}, T.float32(0.0), {before})"
+            )
 
     def _accumulate(self) -> None:
         value = self.plan.value
