@@ -394,8 +394,8 @@ def dropout(p: Traced, rate: float, seed: Traced | int) -> Traced:
     """
     if not {"q", "k"} <= set(p.term.type.names):
         _refuse("dropout", "p", p.term, "probabilities, made by af.softmax")
-    if isinstance(rate, Traced) or not 0 <= rate < 1:
-        _refuse("dropout", "rate", rate, "a Python number, 0 ≤ rate < 1")
+    if not 0 <= rate < 1:
+        _refuse("dropout", "rate", rate, "0 ≤ rate < 1")
     if not _is_seed(seed):
         _refuse("dropout", "seed", seed, "0 ≤ seed < 2³¹, or a captured integer of no dimensions")
     if rate == 0:
