@@ -13,8 +13,8 @@ help: ## Show this list
 demo: ## Run the first example
 	@python=$$(tools/setup) && set -x && "$$python" examples/01_llama.py
 
-test: ## Run the tests
-	@python=$$(tools/setup test) && set -x && "$$python" -m pytest
+test: ## Run the tests, one process for each core
+	@python=$$(tools/setup test) && set -x && "$$python" -m pytest -n auto --dist worksteal
 
 lint: ## Check style (ruff) and types (mypy, pyright)
 	@python=$$(tools/setup test lint) && set -x && \

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from common import Sizes
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM, THETA = 32, 8, 128, 500000.0
-LENGTH = 1024
+SIZES = Sizes(heads=32, key_heads=8, head_dim=128, value_dim=128, q_len=1024, kv_len=1024)
+THETA = 500000.0
 DEVICES = ("h200", "rtx3090", "a100", "mi300x")
 OUT = Path(__file__).parents[1] / "out"
 
@@ -33,17 +34,21 @@ def llama(q: af.Query, k: af.Key, v: af.Value, cos: af.Captured, sin: af.Capture
     return af.attend(af.softmax(s), v)
 
 
-def inputs(device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random queries, keys and values of Llama 3 8B's shape, and its rotation tables."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(1, heads, LENGTH, HEAD_DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
-    qkv = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
-    return (*qkv, *af.rope_tables(LENGTH, HEAD_DIM, theta=THETA, device=device))
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys and values, and rotation tables."""
+    return (*sizes.qkv(), *af.rope_tables(sizes.positions, sizes.rotary_dim, theta=THETA))
+
+
+def inputs_on(device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Those of the model's shape; the tables stay in float32."""
+    q, k, v, *tables = inputs(SIZES)
+    qkv = (each.to(device, dtype) for each in (q, k, v))
+    return (*qkv, *(table.to(device) for table in tables))
 
 
 def run_here(device: str, dtype: torch.dtype) -> None:
     """Compile, run and check on one of this machine's devices."""
-    tensors = inputs(device, dtype)
+    tensors = inputs_on(device, dtype)
     began = time.perf_counter()
     out = llama(*tensors)
     first = time.perf_counter() - began
@@ -97,7 +102,7 @@ def milliseconds(call: Callable[[], object], device: torch.device) -> float:
 def write_programs() -> None:
     """Write the TileLang program, and what it becomes, for each of DEVICES."""
     OUT.mkdir(exist_ok=True)
-    tensors = tuple(each.to("meta") for each in inputs("cpu", torch.bfloat16))
+    tensors = inputs_on("meta", torch.bfloat16)
     for device in DEVICES:
         compiled = llama.compile(*tensors, device=device)
         (launch,) = compiled.launches
@@ -112,7 +117,7 @@ def write_programs() -> None:
 
 def main() -> None:
     """The whole demonstration."""
-    print(llama.explain(*inputs("cpu", torch.float32)))
+    print(llama.explain(*inputs(SIZES)))
     run_here("cpu", torch.float32)
     if torch.cuda.is_available():
         run_here("cuda", torch.bfloat16)

@@ -13,15 +13,16 @@ and `if` may ask for it, as it is known when the variant is traced.
 
 from __future__ import annotations
 
-from common import compare, normal
+from common import Sizes, compare
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 256  # in the model 16 and 8 heads
+# In the model 16 and 8 heads.
+SIZES = Sizes(heads=4, key_heads=2, head_dim=256, value_dim=256, q_len=320, kv_len=320)
 SCALE = 256**-0.5  # 1/√query_pre_attn_scalar, which isn't the head dim in the 27B model
 CAP = 50.0
 WINDOW = 100  # in the model 4096
-LENGTH = 320
 
 
 @af.variant
@@ -40,17 +41,17 @@ def gemma2(
     return af.attend(af.softmax(af.mask(s, visible)), v)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Scores are large enough for the cap to matter."""
+    q, k, v = sizes.qkv()
+    return (q * 2.0, k, v, *af.rope_tables(sizes.positions, sizes.rotary_dim))
+
+
 def main() -> None:
     """Run a layer of each kind."""
-    q = (
-        normal(1, HEADS, LENGTH, HEAD_DIM, seed=0) * 2.0
-    )  # scores large enough for the cap to matter
-    k = normal(1, KEY_HEADS, LENGTH, HEAD_DIM, seed=1)
-    v = normal(1, KEY_HEADS, LENGTH, HEAD_DIM, seed=2)
-    cos, sin = af.rope_tables(LENGTH, HEAD_DIM)
     for layer in range(2):
         window = WINDOW if layer % 2 == 0 else None
-        compare(gemma2, q, k, v, cos, sin, window=window)
+        compare(gemma2, *inputs(SIZES), window=window)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ error.
 from __future__ import annotations
 
 import torch
-from common import compare, normal
+from common import Sizes, compare
 from torch import Tensor
 
 import attnfuse as af
 
-HEADS, HEAD_DIM = 8, 128  # in the model 32 heads
-LENGTH = 384
+# In the model 32 heads.
+SIZES = Sizes(heads=8, key_heads=8, head_dim=128, value_dim=128, q_len=384, kv_len=384)
 
 
 @af.variant
@@ -39,10 +39,14 @@ def slopes_of(heads: int) -> Tensor:
     return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys and values, and the slopes."""
+    return (*sizes.qkv(), slopes_of(sizes.heads))
+
+
 def main() -> None:
     """Run it, and again with a cache: the last 100 queries alone, by the same kernel."""
-    q, k, v = (normal(1, HEADS, LENGTH, HEAD_DIM, seed=seed) for seed in range(3))
-    slopes = slopes_of(HEADS)
+    q, k, v, slopes = inputs(SIZES)
     compare(alibi, q, k, v, slopes)
     compare(alibi, q[:, :, -100:], k, v, slopes)
 

@@ -16,14 +16,14 @@ a kernel takes any strides, and nothing is copied.
 
 from __future__ import annotations
 
-from common import compare, normal
+from common import Sizes, compare, normal
 from torch import Tensor
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM = 6, 2, 128  # in the model 32 and 8 heads
+# In the model 32 and 8 heads.
+SIZES = Sizes(heads=6, key_heads=2, head_dim=128, value_dim=128, q_len=320, kv_len=320)
 EPS, THETA = 1e-6, 1e6
-LENGTH = 320
 
 
 @af.variant
@@ -43,19 +43,25 @@ def qwen3(
     return af.attend(af.softmax(s), v)
 
 
-def heads_of(projected: Tensor, heads: int) -> Tensor:
-    """A view (batch, heads, length, head_dim) of (batch, length, heads · head_dim)."""
-    return projected.view(*projected.shape[:2], heads, HEAD_DIM).transpose(1, 2)
+def projected(sizes: Sizes, length: int, heads: int, features: int, seed: int) -> Tensor:
+    """A view (batch, heads, length, features) of (batch, length, heads · features)."""
+    flat = normal(sizes.batch, length, heads * features, seed=seed)
+    return flat.view(sizes.batch, length, heads, features).transpose(1, 2)
+
+
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """What projections would give, weights of the norms, and rotation tables."""
+    q = projected(sizes, sizes.q_len, sizes.heads, sizes.head_dim, seed=0) * 3.0
+    k = projected(sizes, sizes.kv_len, sizes.key_heads, sizes.head_dim, seed=1) * 3.0
+    v = projected(sizes, sizes.kv_len, sizes.key_heads, sizes.value_dim, seed=2)
+    q_weight, k_weight = (1.0 + 0.2 * normal(sizes.head_dim, seed=seed) for seed in (3, 4))
+    tables = af.rope_tables(sizes.positions, sizes.rotary_dim, theta=THETA)
+    return (q, k, v, q_weight, k_weight, *tables)
 
 
 def main() -> None:
-    """Run it on what projections would give."""
-    q = heads_of(normal(1, LENGTH, HEADS * HEAD_DIM, seed=0) * 3.0, HEADS)
-    k = heads_of(normal(1, LENGTH, KEY_HEADS * HEAD_DIM, seed=1) * 3.0, KEY_HEADS)
-    v = heads_of(normal(1, LENGTH, KEY_HEADS * HEAD_DIM, seed=2), KEY_HEADS)
-    q_weight, k_weight = (1.0 + 0.2 * normal(HEAD_DIM, seed=seed) for seed in (3, 4))
-    cos, sin = af.rope_tables(LENGTH, HEAD_DIM, theta=THETA)
-    compare(qwen3, q, k, v, q_weight, k_weight, cos, sin)
+    """Run it."""
+    compare(qwen3, *inputs(SIZES))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ cosines and sines are multiplied by 0.1 · ln 32 + 1, so that scores grow by the
 
 from __future__ import annotations
 
-from common import compare, normal
+from common import Sizes, compare, normal
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM = 16, 2, 64  # in the model 64 and 8 heads
+# In the model 64 and 8 heads.
+SIZES = Sizes(heads=16, key_heads=2, head_dim=64, value_dim=64, q_len=400, kv_len=400)
 WINDOW = 128
-LENGTH = 400
 THETA = 150000.0
 YARN = af.YarnScaling(factor=32.0, original=4096, beta_fast=32.0, beta_slow=1.0, truncate=False)
 
@@ -43,14 +44,16 @@ def gpt_oss(
     return af.attend(af.softmax(s, sink=sinks[af.h]), v)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys, values and sinks, and rotation tables."""
+    sinks = 2.0 * normal(sizes.heads, seed=3)
+    tables = af.rope_tables(sizes.positions, sizes.rotary_dim, theta=THETA, scaling=YARN)
+    return (*sizes.qkv(), sinks, *tables)
+
+
 def main() -> None:
     """Run a layer that has the window."""
-    q = normal(1, HEADS, LENGTH, HEAD_DIM, seed=0)
-    k = normal(1, KEY_HEADS, LENGTH, HEAD_DIM, seed=1)
-    v = normal(1, KEY_HEADS, LENGTH, HEAD_DIM, seed=2)
-    sinks = 2.0 * normal(HEADS, seed=3)
-    cos, sin = af.rope_tables(LENGTH, HEAD_DIM, theta=THETA, scaling=YARN)
-    compare(gpt_oss, q, k, v, sinks, cos, sin)
+    compare(gpt_oss, *inputs(SIZES))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ the product with the values.
 
 from __future__ import annotations
 
-from common import compare, normal
+from common import Sizes, compare
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, HEAD_DIM = 12, 64
 PATCHES = (320 // 16) ** 2 + 1  # of an image of 320 × 320, and the class token
+SIZES = Sizes(heads=12, key_heads=12, head_dim=64, value_dim=64, q_len=PATCHES, kv_len=PATCHES)
 
 
 @af.variant
@@ -28,10 +29,14 @@ def sigmoid(q: af.Query, k: af.Key, v: af.Value) -> af.Traced:
     return af.attend(af.sigmoid(s), v)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys and values."""
+    return sizes.qkv()
+
+
 def main() -> None:
     """Run it on one image."""
-    q, k, v = (normal(1, HEADS, PATCHES, HEAD_DIM, seed=seed) for seed in range(3))
-    compare(sigmoid, q, k, v)
+    compare(sigmoid, *inputs(SIZES))
 
 
 if __name__ == "__main__":

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import math
 
-from common import compare, normal
+from common import Sizes, compare, normal
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, NOPE, ROPE, VALUE = 4, 128, 64, 128  # in the model 128 heads
-LENGTH = 300
+# In the model 128 heads. Keys have as many features without position as values have.
+SIZES = Sizes(heads=4, key_heads=4, head_dim=192, value_dim=128, q_len=300, kv_len=300)
 YARN = af.YarnScaling(factor=40.0, original=4096, mscale=1.0, mscale_all_dim=1.0)
-SCALE = (NOPE + ROPE) ** -0.5 * (0.1 * YARN.mscale_all_dim * math.log(YARN.factor) + 1.0) ** 2
+SCALE = 192**-0.5 * (0.1 * YARN.mscale_all_dim * math.log(YARN.factor) + 1.0) ** 2
 
 
 @af.variant
@@ -46,15 +47,19 @@ def mla(
     return af.attend(af.softmax(af.mask(s, af.causal())), v)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """What the up-projections would give, taken apart by views, and rotation tables."""
+    nope, rope = sizes.value_dim, sizes.head_dim - sizes.value_dim
+    q = normal(sizes.batch, sizes.heads, sizes.q_len, nope + rope, seed=0)
+    kv = normal(sizes.batch, sizes.key_heads, sizes.kv_len, 2 * nope, seed=1)
+    k_rope = normal(sizes.batch, 1, sizes.kv_len, rope, seed=2).expand(-1, sizes.key_heads, -1, -1)
+    tables = af.rope_tables(sizes.positions, rope // 2 * 2, scaling=YARN)
+    return (q[..., :nope], q[..., nope:], kv[..., :nope], k_rope, kv[..., nope:], *tables)
+
+
 def main() -> None:
-    """Run it on what the up-projections would give."""
-    q = normal(1, HEADS, LENGTH, NOPE + ROPE, seed=0)
-    kv = normal(1, HEADS, LENGTH, NOPE + VALUE, seed=1)
-    k_rope = normal(1, 1, LENGTH, ROPE, seed=2).expand(-1, HEADS, -1, -1)
-    q_nope, q_rope = q[..., :NOPE], q[..., NOPE:]
-    k_nope, v = kv[..., :NOPE], kv[..., NOPE:]
-    cos, sin = af.rope_tables(LENGTH, ROPE, scaling=YARN)
-    compare(mla, q_nope, q_rope, k_nope, k_rope, v, cos, sin)
+    """Run it."""
+    compare(mla, *inputs(SIZES))
 
 
 if __name__ == "__main__":

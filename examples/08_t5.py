@@ -18,14 +18,13 @@ from __future__ import annotations
 import math
 
 import torch
-from common import compare, normal
+from common import Sizes, compare, normal
 from torch import Tensor
 
 import attnfuse as af
 
-HEADS, HEAD_DIM = 12, 64
+SIZES = Sizes(heads=12, key_heads=12, head_dim=64, value_dim=64, q_len=400, kv_len=400)
 BUCKETS, MAX_DISTANCE = 32, 128
-LENGTH = 400
 
 
 @af.variant
@@ -36,9 +35,9 @@ def t5(q: af.Query, k: af.Key, v: af.Value, buckets: af.Captured, weight: af.Cap
     return af.attend(af.softmax(s), v)
 
 
-def buckets_of(length: int) -> Tensor:
-    """The bucket of each distance from −(length − 1) to length − 1."""
-    distance = torch.arange(1 - length, length)
+def buckets_of(q_len: int, kv_len: int) -> Tensor:
+    """The bucket of each distance from −(q_len − 1) to kv_len − 1."""
+    distance = torch.arange(1 - q_len, kv_len)
     half = BUCKETS // 2
     near = half // 2  # distances below have a bucket each
     far = distance.abs().clamp_min(1).double() / near
@@ -47,11 +46,16 @@ def buckets_of(length: int) -> Tensor:
     return bucket + half * (distance > 0)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Queries as T5 initialises them, keys, values, buckets and the bias's weight."""
+    q, k, v = sizes.qkv()
+    weight = normal(BUCKETS, sizes.heads, seed=3)
+    return q * sizes.head_dim**-0.5, k, v, buckets_of(sizes.q_len, sizes.kv_len), weight
+
+
 def main() -> None:
     """Run one layer of the encoder."""
-    q = normal(1, HEADS, LENGTH, HEAD_DIM, seed=0) * HEAD_DIM**-0.5
-    k, v = (normal(1, HEADS, LENGTH, HEAD_DIM, seed=seed) for seed in (1, 2))
-    compare(t5, q, k, v, buckets_of(LENGTH), normal(BUCKETS, HEADS, seed=3))
+    compare(t5, *inputs(SIZES))
 
 
 if __name__ == "__main__":

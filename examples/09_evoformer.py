@@ -19,12 +19,15 @@ float32: 10⁹ swallows the scores. With `af.mask(s, mask[af.b, af.k] > 0)` it w
 
 from __future__ import annotations
 
-from common import compare, normal
+from dataclasses import replace
+
+from common import Sizes, compare, normal
+from torch import Tensor
 
 import attnfuse as af
 
-ROWS, PROTEINS, RESIDUES = 6, 2, 250  # in training 128 rows of 256 residues
-HEADS, HEAD_DIM = 8, 32
+ROWS = 6  # in training 128 rows of 256 residues
+SIZES = Sizes(batch=2, heads=8, key_heads=8, head_dim=32, value_dim=32, q_len=250, kv_len=250)
 
 
 @af.variant
@@ -42,13 +45,19 @@ def row_attention(
     return af.gate(af.attend(af.softmax(s), v), gate)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Some rows of each protein; residues are missing here and there."""
+    rows = replace(sizes, batch=ROWS * sizes.batch)
+    q, k, v = (each.view(ROWS, sizes.batch, *each.shape[1:]) for each in rows.qkv())
+    mask = (normal(rows.batch, sizes.kv_len, seed=3) > -1.0).float()
+    pair = normal(sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len, seed=4)
+    gate = normal(*q.shape[:-1], sizes.value_dim, seed=5)
+    return q, k, v, mask, pair, gate
+
+
 def main() -> None:
     """Run it on two proteins at a time."""
-    shape = (ROWS, PROTEINS, HEADS, RESIDUES, HEAD_DIM)
-    q, k, v, gate = (normal(*shape, seed=seed) for seed in range(4))
-    pair = normal(PROTEINS, HEADS, RESIDUES, RESIDUES, seed=4)
-    mask = (normal(ROWS * PROTEINS, RESIDUES, seed=5) > -1.0).float()
-    compare(row_attention, q, k, v, mask, pair, gate)
+    compare(row_attention, *inputs(SIZES))
 
 
 if __name__ == "__main__":

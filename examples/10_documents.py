@@ -16,14 +16,14 @@ keys after the last query of a tile; those of earlier documents it computes, and
 from __future__ import annotations
 
 import torch
-from common import compare, normal
+from common import Sizes, compare, normal
 from torch import Tensor
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM, THETA = 4, 1, 128, 500000.0  # in the model 32 and 8 heads
-PACKED = ((150, 90, 110, 34), (17, 300, 67))  # the lengths of the documents in each row
-LENGTH = sum(PACKED[0])
+# In the model 32 and 8 heads.
+SIZES = Sizes(heads=4, key_heads=1, head_dim=128, value_dim=128, q_len=384, kv_len=384, batch=2)
+THETA = 500000.0
 
 
 @af.variant
@@ -44,21 +44,24 @@ def documents(
     return af.attend(af.softmax(s), v)
 
 
-def packing(rows: tuple[tuple[int, ...], ...]) -> tuple[Tensor, Tensor]:
+def packing(batch: int, length: int) -> tuple[Tensor, Tensor]:
     """The document of each token, and its position in it: (batch, length), int32."""
-    docs = [torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in rows]
-    positions = [torch.cat([torch.arange(length) for length in row]) for row in rows]
-    return torch.stack(docs).int(), torch.stack(positions).int()
+    starts = normal(batch, length, seed=3) > 2.3  # so that documents have some 90 tokens
+    token = torch.arange(length)
+    first = torch.where(starts, token, 0).cummax(-1).values
+    return starts.cumsum(-1).int(), (token - first).int()
+
+
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys and values, two packings in a batch, and rotation tables."""
+    packed = packing(sizes.batch, sizes.positions)
+    tables = af.rope_tables(sizes.positions, sizes.rotary_dim, theta=THETA)
+    return (*sizes.qkv(), *packed, *tables)
 
 
 def main() -> None:
-    """Run it on two rows, which hold four documents and three."""
-    batch = len(PACKED)
-    q = normal(batch, HEADS, LENGTH, HEAD_DIM, seed=0)
-    k, v = (normal(batch, KEY_HEADS, LENGTH, HEAD_DIM, seed=seed) for seed in (1, 2))
-    doc, positions = packing(PACKED)
-    cos, sin = af.rope_tables(max(map(max, PACKED)), HEAD_DIM, theta=THETA)
-    compare(documents, q, k, v, doc, positions, cos, sin)
+    """Run it on two rows of several documents."""
+    compare(documents, *inputs(SIZES))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ the same one with a single query.
 from __future__ import annotations
 
 import torch
-from common import compare, normal
+from common import Sizes, compare
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, HEAD_DIM = 4, 64  # in the model 16 heads
-TARGET, SOURCE = 130, 500
-LENGTHS = (500, 321, 64, 0)
+# In the model 16 heads.
+SIZES = Sizes(heads=4, key_heads=4, head_dim=64, value_dim=64, q_len=130, kv_len=500, batch=4)
 
 
 @af.variant
@@ -33,12 +33,15 @@ def cross_attention(q: af.Query, k: af.Key, v: af.Value, lengths: af.Captured) -
     return af.attend(af.softmax(s), v)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Random queries, keys and values; the first source is the longest, the last one empty."""
+    lengths = torch.linspace(sizes.kv_len, 0, sizes.batch, dtype=torch.int32)
+    return (*sizes.qkv(), lengths)
+
+
 def main() -> None:
     """Run it for four targets at once, then for one further token of each."""
-    batch = len(LENGTHS)
-    q = normal(batch, HEADS, TARGET, HEAD_DIM, seed=0)
-    k, v = (normal(batch, HEADS, SOURCE, HEAD_DIM, seed=seed) for seed in (1, 2))
-    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
+    q, k, v, lengths = inputs(SIZES)
     compare(cross_attention, q, k, v, lengths)
     compare(cross_attention, q[:, :, -1:], k, v, lengths)
 

@@ -10,11 +10,13 @@ and scales each head's output, as the model does.
 
 from __future__ import annotations
 
-from common import compare, normal
+from common import Sizes, compare, normal
+from torch import Tensor
 
 import attnfuse as af
 
-HEADS, KEY_HEADS, HEAD_DIM, LENGTH = 8, 4, 64, 384
+# Values are twice as wide as keys, as in the model.
+SIZES = Sizes(heads=8, key_heads=4, head_dim=64, value_dim=128, q_len=384, kv_len=384)
 LAMBDA_INIT = 0.2
 """λ of the first layer before training."""
 
@@ -37,12 +39,17 @@ def differential(
     return af.norm(first - lam[af.h] * second, weight, eps=1e-5) * (1 - LAMBDA_INIT)
 
 
+def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Two sets of random queries and keys, values, λ of each head, and the norm's weight."""
+    q1, k1, v = sizes.qkv()
+    q2, k2 = normal(*q1.shape, seed=3), normal(*k1.shape, seed=4)
+    lam, weight = normal(sizes.heads, seed=5).sigmoid(), 1 + 0.1 * normal(sizes.value_dim, seed=6)
+    return q1, q2, k1, k2, v, lam, weight
+
+
 def main() -> None:
-    """Run it on random tensors of the model's proportions: values are twice as wide."""
-    shapes = [(HEADS, HEAD_DIM)] * 2 + [(KEY_HEADS, HEAD_DIM)] * 2 + [(KEY_HEADS, 2 * HEAD_DIM)]
-    tensors = [normal(1, h, LENGTH, d, seed=seed) for seed, (h, d) in enumerate(shapes)]
-    lam, weight = normal(HEADS, seed=9).sigmoid(), 1 + 0.1 * normal(2 * HEAD_DIM, seed=10)
-    compare(differential, *tensors, lam, weight)
+    """Run it."""
+    compare(differential, *inputs(SIZES))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from cases import CASES, Case, Sizes, check, dense_softmax
+from draws import lengths, strided
 from torch import Tensor
 
 import attnfuse as af
@@ -23,23 +24,8 @@ def name(value: object) -> str:
 def some_sizes(seed: str) -> list[Sizes]:
     """Every length for queries and for keys, paired at random; a batch of 0 among them."""
     chooser = random.Random(seed)
-    q_lens, kv_lens = list(LENGTHS), list(LENGTHS)
-    chooser.shuffle(q_lens)
-    chooser.shuffle(kv_lens)
-    pairs = [*zip(q_lens, kv_lens, strict=True), (65, 65), (129, 129)]
+    pairs = [*lengths(chooser, LENGTHS), (65, 65), (129, 129)]
     return [Sizes(chooser.randint(1, 2), *pair) for pair in pairs] + [Sizes(0, 7, 9)]
-
-
-def strided(tensor: Tensor, how: str) -> Tensor:
-    """The same values with other strides; features stay contiguous."""
-    if how == "transposed":  # (batch, length, head, feature) in memory
-        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
-    if how == "sliced":
-        wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 5), float("nan"))
-        wide = wide.to(tensor.dtype)
-        wide[..., 2:-3] = tensor
-        return wide[..., 2:-3]
-    return tensor
 
 
 @pytest.mark.parametrize(("case", "dtype"), RUNS, ids=name)
