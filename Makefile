@@ -1,6 +1,6 @@
 # Each target sets up what it needs by itself: tools/setup finds or makes the interpreter.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint golden clean
+.PHONY: help demo test lint golden resources clean
 
 # The checkout can be used as it is, without being installed.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the first example
 	@python=$$(tools/setup) && set -x && "$$python" examples/01_llama.py
@@ -25,6 +25,10 @@ lint: ## Check style (ruff) and types (mypy, pyright)
 
 golden: ## Write the golden files anew; read the difference before you commit it
 	@python=$$(tools/setup test) && set -x && "$$python" -m pytest --update-golden
+
+resources: ## Write what the examples' kernels need, by nvcc, into benchmarks/results/
+	@python=$$(tools/setup test) && set -x && PYTHONPATH="$$PYTHONPATH:tests/support:examples" \
+	"$$python" benchmarks/resources.py --json benchmarks/results/resources.json
 
 clean: ## Remove what was made here, but not .venv
 	rm -rf out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

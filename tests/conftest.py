@@ -17,9 +17,11 @@ _built = tempfile.TemporaryDirectory(prefix="attnfuse-tests-")
 os.environ["ATTNFUSE_CACHE_DIR"] = _built.name
 os.environ["TILELANG_PRINT_ON_COMPILATION"] = "0"
 
-# Where several processes share the processor, torch's threads would wait for each other, spinning.
+# Where there is a process for each core already, torch's threads would wait for each other,
+# spinning, and processes that build kernels side by side would each import TileLang first.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["ATTNFUSE_BUILD_PROCESSES"] = "1"
 
 # A kernel takes seconds to compile, so an example has no deadline. Where a change is judged, the
 # examples are the same every time; everywhere else they are new each time, and find more.
