@@ -6,12 +6,28 @@ from dataclasses import replace
 
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
+from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.term import Term
+from attnfuse.plan.guard import Guard
 from attnfuse.plan.kernel import ENTROPY, Load, Pass, Plan, QueryMajor, Schedule
 
-_GPU_TILES = ((128, 128, 256), (128, 64, 256), (64, 64, 128), (64, 32, 128), (32, 32, 64))
+_GPU_TILES = (
+    (128, 128, 256),
+    (128, 64, 256),
+    (64, 64, 128),
+    (64, 32, 128),
+    (32, 32, 64),
+    (32, 16, 64),
+)
 """block_q, block_k, threads: the largest that fits wins. Each M = block_q has a whole
 number of warp rows of 16 (and of Hopper's 64) for its threads."""
+
+_FLOAT32_TILES = ((128, 64, 128), (128, 32, 128), (64, 32, 64), (64, 16, 64))
+"""The same for float32, whose products give each thread a row of scores and of outputs."""
+
+_FEW_QUERIES = {"cpu": 8, "cuda": 64, "hip": 64}
+"""Up to how many queries smaller tiles are worth a kernel of their own: on a GPU a tile of 128
+would be half empty, and on a CPU each row costs its time."""
 
 _CPU = Schedule("pipelined", block_q=64, block_k=64, stages=0, threads=1)
 _CPU_PASS = Schedule("pass", block_q=64, block_k=0, stages=0, threads=1)
@@ -22,20 +38,32 @@ UNSCHEDULED = Schedule("pipelined", block_q=0, block_k=0, stages=0, threads=0)
 """What a plan has before it is scheduled."""
 
 
-def schedule(plan: Plan, device: Device) -> Plan:
+def guards(device: Device) -> tuple[Guard | None, ...]:
+    """The sizes for which plans are scheduled apart; the last choice, without a guard, fits all."""
+    return Guard(Symbol("q_len"), _FEW_QUERIES[device.kind]), None
+
+
+def schedule(plan: Plan, device: Device, guard: Guard | None = None) -> Plan:
     """``plan`` with the largest tiles whose shared memory fits ``device``.
+
+    Args:
+        plan: a plan of any schedule.
+        device: what to schedule for.
+        guard: the sizes to schedule for, all by default.
 
     Raises:
         DoesNotFitDevice: not even the smallest tiles fit.
     """
     if device.kind == "cpu":
-        return replace(plan, schedule=_CPU_PASS if isinstance(plan, Pass) else _CPU)
+        rows = replace(_CPU, block_q=guard.most) if guard else _CPU
+        return replace(plan, schedule=_CPU_PASS if isinstance(plan, Pass) else rows)
     if isinstance(plan, Pass):
         schedules = [Schedule("pass", rows, 0, 0, 128) for rows in (64, 32, 16)]
     else:
         schedules = [
             Schedule("pipelined", block_q, block_k, device.stages, threads)
-            for block_q, block_k, threads in _GPU_TILES
+            for block_q, block_k, threads in _tiles(plan)
+            if guard is None or block_q <= guard.most
         ]
     candidates = [replace(plan, schedule=each) for each in schedules]
     for candidate in candidates:
@@ -56,7 +84,8 @@ def shared_memory(plan: Plan) -> int:
     again for keys that are changed on the way in, since a buffer that is being
     filled ahead must not be written by anyone else. Tiles of the epilogue take
     their place when the loop is over. Reductions over rows exchange two numbers
-    a thread where warps can't do it in registers.
+    a thread where warps can't do it in registers. Weights of float32 are shared
+    as well, since no matrix unit multiplies them.
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
     total = tiles.threads * _REDUCTION_BYTES
@@ -65,11 +94,22 @@ def shared_memory(plan: Plan) -> int:
     loop = tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
     if plan.reads(ENTROPY):  # one number more to reduce
         total += tiles.threads * _REDUCTION_BYTES // 2
+    if _is_float32(plan):
+        loop += tiles.block_q * tiles.block_k * DType.float32.itemsize
     for query, key in plan.streams:
         loop += tiles.block_q * _row_bytes(plan, query.parameter)
         loop += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)
     epilogue = tiles.block_q * sum(map(_step_bytes, plan.steps))
     return total + max(loop, epilogue)
+
+
+def _tiles(plan: Plan) -> tuple[tuple[int, int, int], ...]:
+    return _FLOAT32_TILES if _is_float32(plan) else _GPU_TILES
+
+
+def _is_float32(plan: Plan) -> bool:
+    """Whether queries, keys and values are float32: they are all of one type."""
+    return plan.parameter(plan.like).dtype is DType.float32
 
 
 def _buffers(load: Load, stages: int) -> int:

@@ -20,6 +20,7 @@ from attnfuse.backends.tilelang.header import (
     write_signature,
 )
 from attnfuse.backends.tilelang.loads import Loads
+from attnfuse.backends.tilelang.products import Products
 from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir.axes import Size
@@ -43,6 +44,7 @@ class _Body:
         self.plan, self.words, self.text = plan, words, text
         self.rows, self.keys = plan.schedule.block_q, plan.schedule.block_k
         self.loads = Loads(plan, words, text)
+        self.products = Products(words, text, plan.parameter(plan.value.parameter).dtype)
         self.moments = plan.reads(ENTROPY)
         self.epilogue = Epilogue(plan, words, text)
         self.features = words.features(plan.width(plan.value))
@@ -83,8 +85,7 @@ class _Body:
         for name in self.score_tiles:
             self.text.line(f"{name} = {words.fragment((self.rows, self.keys))}")
         if words.on_gpu:
-            dtype = plan.parameter(plan.value.parameter).dtype
-            self.text.line(f"weights = {words.fragment((self.rows, self.keys), dtype)}")
+            self.text.line(f"weights = {self.products.left((self.rows, self.keys))}")
         self.text.line(f"out_sum = {words.fragment((self.rows, self.features))}")
         rows = ["row_max", "row_max_before", "row_sum", "tile_sum", "rescale"]
         rows += ["row_moment", "tile_moment"] if self.moments else []
@@ -115,7 +116,7 @@ class _Body:
             operands = self.loads.tile(query), self.loads.tile(key), tile
             sizes = self.rows, self.keys, self.words.features(self.plan.width(query))
             self.text.line(f"T.clear({tile})")
-            self.text.line(self.words.product(*operands, sizes, transposed=True))
+            self.products.write(*operands, sizes, transposed=True)
 
     def _score(self) -> None:
         """The score expression and the mask, which also hides keys beyond the end.
@@ -197,7 +198,7 @@ class _Body:
         weights = "weights" if self.words.on_gpu else "score"
         operands = weights, self.loads.tile(value), "out_sum"
         sizes = self.rows, self.features, self.keys
-        self.text.line(self.words.product(*operands, sizes))
+        self.products.write(*operands, sizes)
 
     def _key_head(self, parameter: str) -> str:
         """The key head that this block's query head reads."""

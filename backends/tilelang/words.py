@@ -60,21 +60,6 @@ class Words:
         """The width of a fragment whose rows are summed: TileLang finds layouts for powers of 2."""
         return 1 << (padded(count) - 1).bit_length() if self.on_gpu else count
 
-    def product(
-        self, left: str, right: str, total: str, sizes: Shape, *, transposed: bool = False
-    ) -> str:
-        """``total += left · right``, or ``left · rightᵀ``; ``sizes`` are rows, columns and depth.
-
-        On the C target T.gemm becomes three loops, which compilers make slow
-        code of; so there it is a function of ``cpu_math.h``.
-        """
-        operands = f"{left}, {right}, {total}"
-        if self.on_gpu:
-            how = "transpose_B=True, " if transposed else ""
-            return f"T.gemm({operands}, {how}policy=T.GemmWarpPolicy.FullRow)"
-        function = "attnfuse_product" + ("_transposed" if transposed else "")
-        return f'T.call_extern("int32", "{function}", {operands}, {", ".join(map(str, sizes))})'
-
 
 def words_for(device: Device) -> Words:
     """The words for a device."""

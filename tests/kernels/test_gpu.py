@@ -10,6 +10,7 @@ import attnfuse as af
 
 pytestmark = pytest.mark.gpu
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LENGTHS = (
     Sizes(2, 65, 65),
     Sizes(1, 1, 1),
@@ -22,7 +23,7 @@ LENGTHS = (
 )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_program_equals_float64(case: Case, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(len(case.name))

@@ -133,6 +133,15 @@ def test_an_unknown_device_is_named_with_the_known_ones() -> None:
     assert CASES[0].variant.compile(*meta(64), device="sm_86").device.name == "rtx3090"
 
 
-def test_float32_is_refused_on_gpus_before_anything_is_lowered() -> None:
-    with pytest.raises(af.errors.CannotLower, match=r"float32.*float16 or bfloat16"):
-        CASES[0].variant.compile(*meta(64, torch.float32), device="a100")
+def test_float64_is_refused_on_gpus_before_anything_is_lowered() -> None:
+    with pytest.raises(af.errors.CannotLower, match=r"float64.*float16, bfloat16 or float32"):
+        CASES[0].variant.compile(*meta(64, torch.float64), device="a100")
+
+
+@pytest.mark.parametrize("device", ["h200", "rtx3090", "mi300x"])
+def test_float32_is_multiplied_without_matrix_units(device: str) -> None:
+    """They would round it to TF32."""
+    compiled = CASES[1].variant.compile(*meta(128, torch.float32), device=device)
+    (launch,) = compiled.launches
+    assert launch.lowered.shared_memory <= shared_memory(launch.plan)
+    assert "T.gemm" not in launch.source.text and "mma" not in launch.lowered.text.split("{", 1)[1]
