@@ -189,21 +189,51 @@ class BuildFailed(AttnFuseError, RuntimeError):
     message = "the compiler failed; this is a defect worth reporting\n  {command}\n{output}"
 
 
+class DriverFailed(AttnFuseError, RuntimeError):
+    """The GPU's driver refused a call."""
+
+    message = (
+        "the GPU's driver refused {function}: {text} (status {status}). After an earlier error on "
+        "the GPU nothing works until the process ends; else `attnfuse doctor` may tell more"
+    )
+
+
 # -- calls ---------------------------------------------------------------------
 
 
-class NoTensorData(AttnFuseError, ValueError):
-    """A variant was called with meta tensors."""
-
-    message = "{variant}: meta tensors have no data to compute with; use .compile(…) or .trace(…)"
-
-
 class NoBackward(AttnFuseError, NotImplementedError):
-    """A tensor requires a gradient, and kernels have no backward pass yet."""
+    """A gradient was asked for that can't be had."""
 
     message = (
-        "{variant}: {names} requires a gradient, and its kernels have no backward pass yet; "
-        "call it under torch.no_grad(), or differentiate .reference(…)"
+        "{variant}: {names} requires a gradient, and {problem}; {remedy}, or call it under "
+        "torch.no_grad()"
+    )
+
+
+class NoSecondDerivative(AttnFuseError, NotImplementedError):
+    """A gradient of a gradient was asked for."""
+
+    message = (
+        "{variant}: its gradients can't be differentiated again (create_graph=True); "
+        "differentiate .reference(…) twice"
+    )
+
+
+class NoVmap(AttnFuseError, NotImplementedError):
+    """A variant was called under torch.vmap."""
+
+    message = (
+        "attention can't be called under torch.vmap; give the mapped dimension as a batch "
+        "dimension: queries may be (batch, batch, heads, q_len, head_dim)"
+    )
+
+
+class UnknownDefinition(AttnFuseError, LookupError):
+    """A compiled graph calls an attention whose definition is nowhere."""
+
+    message = (
+        "there is no definition of attention {key} in {folder}; compile or export the graph "
+        "anew, or set ATTNFUSE_CACHE_DIR to the folder that it was compiled with"
     )
 
 

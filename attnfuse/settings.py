@@ -50,6 +50,12 @@ def _logs(text: str) -> str:
     return text
 
 
+def _backward(text: str) -> str:
+    if text not in ("reference", "raise"):
+        raise ValueError
+    return text
+
+
 def _compiler_on_path() -> str | None:
     return next(filter(None, map(shutil.which, _COMPILERS)), None)
 
@@ -66,6 +72,8 @@ _FOLDER = _Kind(_folder, "the path of a folder, which need not exist yet")
 _COUNT = _Kind(_count, "a whole number, 0 or more")
 _COMMAND = _Kind(_command, "a program's name on PATH, or its path")
 _LOGS = _Kind(_logs, "a level (debug, info, warning, error, critical) or +attnfuse.part, by commas")
+
+_BACKWARD = _Kind(_backward, "reference or raise")
 
 
 def _about(kind: _Kind, doc: str, default: str) -> dict[str, object]:
@@ -113,6 +121,14 @@ class Settings:
             _COUNT,
             "Scores (queries × keys) up to which the reference backend stands in; 0: no limit.",
             "2048 × 2048",
+        ),
+    )
+    backward: str = field(
+        default="reference",
+        metadata=_about(
+            _BACKWARD,
+            "Where gradients come from while no kernel computes them; raise: from nowhere.",
+            "reference",
         ),
     )
     build_processes: int = field(

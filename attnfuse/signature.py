@@ -1,8 +1,8 @@
-"""What a variant is specialised to: roles, element types, static sizes, stride patterns.
+"""What a variant's program is specialised to: roles, element types, static sizes, constants.
 
-Batch and lengths are symbolic. Head counts, feature sizes, element types,
-Python constants and a tensor's *pattern* in memory (whether rows are
-contiguous and aligned) are static: another value of one is another program.
+Batch and lengths are symbolic. Head counts, feature sizes, element types and
+Python constants are static: another value of one is another program. Where
+tensors lie in memory makes another kernel of the same program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from attnfuse.errors import MixedDTypes, UnknownRole, WrongArgument, WrongShape
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import Axis, DType, Size, Symbol
 from attnfuse.ir.term import Term
-from attnfuse.plan import Pattern
 from attnfuse.traced import Captured, Key, Query, Scope, Value
 
 if TYPE_CHECKING:
@@ -46,14 +45,12 @@ class TensorSpec:
         role: ``query``, ``key``, ``value`` or ``captured``.
         dtype: its element type.
         sizes: its shape, with None for the symbolic dimensions.
-        pattern: its place in memory.
     """
 
     name: str
     role: str
     dtype: DType
     sizes: tuple[int | None, ...]
-    pattern: Pattern
 
 
 @dataclass(frozen=True)
@@ -128,28 +125,19 @@ def describe(
 def _spec(
     variant: str, name: str, role: str, tensor: Tensor, static: frozenset[tuple[str, int]]
 ) -> TensorSpec:
-    shape = tuple(tensor.shape)
+    shape = tensor.shape
     if role != "captured" and len(shape) < 4:
         raise WrongShape(
-            variant=variant, name=name, given=shape, allowed=f"a {role} is {_SHAPES[role]}"
+            variant=variant, name=name, given=tuple(shape), allowed=f"a {role} is {_SHAPES[role]}"
         )
     sizes: list[int | None] = [None] * len(shape)
     for place, size in enumerate(shape):
         fixed = (name, place) in static if role == "captured" else place in _fixed(len(shape))
-        sizes[place] = size if fixed else None
+        sizes[place] = int(size) if fixed else None  # a SymInt is static from here on
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in list(DType):
         raise MixedDTypes(variant=variant, given=f"{name} is {dtype}", allowed=", ".join(DType))
-    return TensorSpec(name, role, DType(dtype), tuple(sizes), _pattern(tensor, role))
-
-
-def _pattern(tensor: Tensor, role: str) -> Pattern:
-    """Where the rows of a tensor lie in memory. Captured ones are read entry by entry."""
-    contiguous = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
-    steps = [stride * tensor.itemsize for stride in tensor.stride()[:-1]]
-    even = not any(step % 16 for step in (*steps, tensor.data_ptr()))
-    aligned = role == "captured" or (contiguous and even)
-    return Pattern(contiguous, aligned)
+    return TensorSpec(name, role, DType(dtype), tuple(sizes))
 
 
 def _fixed(dimensions: int) -> tuple[int, int]:

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from attnfuse.backends.reference import evaluate, probabilities
-from attnfuse.compiler import Compiled, compile_program
-from attnfuse.devices import Device, device_of, find_device
+from attnfuse.compiled import Compiled
+from attnfuse.devices import device_of, find_device
 from attnfuse.errors import NeedsStatic, WrongArgument, WrongOutput
 from attnfuse.ir.program import Program
 from attnfuse.ir.term import walk
-from attnfuse.runtime.dispatch import call
+from attnfuse.runtime import ops
+from attnfuse.runtime.definitions import define
+from attnfuse.runtime.dispatch import compiled, patterns_of
+from attnfuse.runtime.memo import Memo
+from attnfuse.runtime.stats import count, timed
 from attnfuse.signature import Signature, describe, input_term, roles, scope_of
 from attnfuse.traced import Traced, as_term, tracing
 
-if TYPE_CHECKING:
-    from torch import Tensor
+Outputs = Tensor | tuple[Tensor, ...]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+"""Tensors whose shape is made of numbers; that of a fake one may be symbolic."""
 
 
 @dataclass(frozen=True)
 class _Call:
     """The arguments of a call, sorted out."""
 
-    signature: Signature
     program: Program
     tensors: dict[str, Tensor]
 
@@ -43,25 +52,31 @@ class Variant:
         self.name = function.__name__ if function.__name__.isidentifier() else "variant"
         self._function = function
         self._parameters = inspect.signature(function)
+        self._names = tuple(self._parameters.parameters)
         self._roles = roles(function)
         self._static: frozenset[tuple[str, int]] = frozenset()
-        self._programs: dict[Signature, Program] = {}
-        self._compiled: dict[tuple[Signature, str], Compiled] = {}
+        self._programs: Memo[Signature, Program] = Memo(1024)
+        self._keys: Memo[tuple[object, ...], tuple[str, tuple[int, ...]]] = Memo(4096)
+        self._handle = id(self)
+        _variants[self._handle] = self
 
-    def __call__(self, *args: object, **kwargs: object) -> Tensor | tuple[Tensor, ...]:
+    def __call__(self, *args: object, **kwargs: object) -> Outputs:
         """The outputs of the variant.
 
         Queries are (batch, query heads, q_len, head_dim), keys (batch, key
         heads, kv_len, head_dim), values (batch, key heads, kv_len, value_dim),
         all of one element type; an output is (batch, query heads, q_len, …).
-        Any strides will do.
+        Any strides will do. Under `torch.autocast` queries, keys and values
+        are cast to its element type, as `scaled_dot_product_attention` does.
 
         Raises:
             AttnFuseError: what was given doesn't fit, and what to do; before
                 anything is compiled.
         """
-        traced = self._trace(args, kwargs)
-        return call(self._compile(traced, device_of(traced.tensors)), traced.tensors)
+        if torch.compiler.is_compiling():
+            _tell_dynamo()
+            return _opaque(self._handle, args, kwargs)
+        return self._call(args, kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> Program:
         """The term graph for these arguments."""
@@ -81,7 +96,8 @@ class Variant:
         """
         traced = self._trace(args, kwargs)
         found = device_of(traced.tensors) if device is None else find_device(device)
-        return self._compile(traced, found)
+        patterns = patterns_of(traced.program, list(traced.tensors.values()))
+        return compiled(traced.program, found, patterns)
 
     def explain(self, *args: object, device: str | None = None, **kwargs: object) -> str:
         """What the compiler did and why, as text. Arguments as for `compile`."""
@@ -108,9 +124,7 @@ class Variant:
         texts = (each.source.text if lang == "tilelang" else each.lowered.text for each in launches)
         return "\n\n".join(texts)
 
-    def reference(
-        self, *args: object, exact: bool = True, **kwargs: object
-    ) -> Tensor | tuple[Tensor, ...]:
+    def reference(self, *args: object, exact: bool = True, **kwargs: object) -> Outputs:
         """The outputs by the reference backend, differentiable, with all scores in memory.
 
         Args:
@@ -121,7 +135,7 @@ class Variant:
         traced = self._trace(args, kwargs)
         return _unwrap(evaluate(traced.program, traced.tensors, exact=exact))
 
-    def probabilities(self, *args: object, **kwargs: object) -> Tensor | tuple[Tensor, ...]:
+    def probabilities(self, *args: object, **kwargs: object) -> Outputs:
         """The dense probabilities (batch, query heads, q_len, kv_len), for debugging.
 
         One tensor for each softmax, computed as typed by the reference backend.
@@ -132,19 +146,35 @@ class Variant:
     def __repr__(self) -> str:
         return f"<variant {self.name}{self._parameters}>"
 
-    def _trace(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
-        import torch
+    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
+        given: list[Any] = [*args, *kwargs.values()]
+        names = (*self._names[: len(args)], *kwargs)
+        if _autocasts(given):
+            pairs = zip(given, names, strict=False)
+            given[: len(names)] = [_autocast(x, self._roles[name]) for x, name in pairs]
+        place = _static_parts(names, given)
+        known = self._keys.get(place) if place is not None else None
+        if known is None:
+            named = dict(zip(kwargs, given[len(args) :], strict=True))
+            traced = self._trace(tuple(given[: len(args)]), named)
+            known = define(traced.program), tuple(map(names.index, traced.tensors))
+            if place is not None:
+                self._keys[place] = known
+        key, places = known
+        outputs = ops.attention_fwd([given[place] for place in places], key)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    def _trace(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
         bound = self._parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
-        tensors = {n: a for n, a in arguments.items() if isinstance(a, torch.Tensor)}
+        tensors = {n: a for n, a in arguments.items() if isinstance(a, Tensor)}
         while True:
             try:
                 signature = describe(self.name, arguments, self._roles, self._static)
                 if signature not in self._programs:
                     self._programs[signature] = self._run(signature)
-                return _Call(signature, self._programs[signature], tensors)
+                return _Call(self._programs[signature], tensors)
             except NeedsStatic as request:
                 self._static |= {(request.name, request.dimension)}
 
@@ -153,13 +183,14 @@ class Variant:
         scope = scope_of(self.name, signature)
         inputs = {spec.name: input_term(spec, scope) for spec in signature.tensors}
         arguments = {name: Traced(term) for name, term in inputs.items()}
-        with tracing(scope):
+        with timed("trace"), tracing(scope):
             returned = self._function(**arguments, **dict(signature.constants))
         outputs = cast(
             "tuple[object, ...]", returned if isinstance(returned, tuple) else (returned,)
         )
         for output in outputs:
             self._check_output(output)
+        count("traces")
         return Program(self.name, tuple(inputs.values()), tuple(map(as_term, outputs)))
 
     def _check_output(self, output: object) -> None:
@@ -172,13 +203,6 @@ class Variant:
         if not {"query", "key"} <= used:
             given = f"{output!r}, which depends on no query or on no key"
             raise WrongOutput(variant=self.name, given=given, allowed=allowed)
-
-    def _compile(self, traced: _Call, device: Device) -> Compiled:
-        key = (traced.signature, device.name)
-        if key not in self._compiled:
-            patterns = {spec.name: spec.pattern for spec in traced.signature.tensors}
-            self._compiled[key] = compile_program(traced.program, device, patterns)
-        return self._compiled[key]
 
 
 def variant(function: Callable[..., object]) -> Variant:
@@ -193,5 +217,59 @@ def variant(function: Callable[..., object]) -> Variant:
     return Variant(function)
 
 
-def _unwrap(outputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+_variants: weakref.WeakValueDictionary[int, Variant] = weakref.WeakValueDictionary()
+"""Variants by their handles, since `torch.compile` takes numbers and no variants as arguments."""
+
+
+def _opaque(handle: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
+    """A call that Dynamo leaves to AOTAutograd, which traces through it to the operator."""
+    return _variants[handle]._call(args, kwargs)
+
+
+def _tell_dynamo() -> bool:
+    """Say so to Dynamo, at the first call that it traces; importing it earlier costs seconds.
+
+    What Dynamo takes for a constant function is called when it is traced.
+    """
+    global _opaque
+    if not _told:
+        _opaque = torch._dynamo.nonstrict_trace(_opaque)
+        _told.append(True)
+    return True
+
+
+_tell_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_told: list[bool] = []
+
+
+def _static_parts(names: tuple[str, ...], given: list[Any]) -> tuple[object, ...] | None:
+    """What the program of a call depends on, and more; None where that can't be remembered."""
+    parts: list[object] = [names]
+    for each in given:
+        if isinstance(each, Tensor):
+            if type(each) not in _PLAIN:
+                return None
+            parts += each.dtype, each.shape
+        elif isinstance(each, bool | int | float | str | None):
+            parts += type(each), each
+        else:
+            return None
+    return tuple(parts)
+
+
+def _autocasts(given: list[Any]) -> bool:
+    device = next((each.device.type for each in given if isinstance(each, Tensor)), None)
+    return device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+
+
+def _autocast(given: Any, role: str) -> Any:
+    """A query, key or value in autocast's element type; float64 stays, as everywhere in PyTorch."""
+    if not isinstance(given, Tensor) or role == "captured":
+        return given
+    if not given.is_floating_point() or given.dtype is torch.float64:
+        return given
+    return given.to(torch.get_autocast_dtype(given.device.type))
+
+
+def _unwrap(outputs: tuple[Tensor, ...]) -> Outputs:
     return outputs[0] if len(outputs) == 1 else outputs

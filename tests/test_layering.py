@@ -22,7 +22,7 @@ LAYERS = (
     {"egraph"},
     {"devices", "cost", "autodiff", "masks", "plan"},
     {"rewrites", "backends"},
-    {"compiler", "runtime", "plugins"},
+    {"compiled", "compiler", "runtime", "plugins"},
     {"blocks", "scalings", "tables", "traced", "signature", "variant"}
     | {"flex", "capture", "integrations", "explain", "cli", "testing", "__main__"},
 )

@@ -86,6 +86,7 @@ REFUSED = [
     ("cpu_threads", "many"),
     ("reference_limit", "1.5"),
     ("build_processes", "-1"),
+    ("backward", "flash"),
     ("cxx", "no-such-compiler"),
 ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attnfuse.errors import MixedDevices, UnknownDevice
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -65,16 +66,25 @@ def device_of(tensors: Mapping[str, Tensor]) -> Device:
         MixedDevices: they are on several.
         UnknownDevice: there is no profile for it.
     """
-    places = {name: tensor.device for name, tensor in tensors.items()}
-    if len(set(places.values())) > 1:
-        given = ", ".join(f"{name} on {place}" for name, place in places.items())
-        raise MixedDevices(given=given)
-    place = next(iter(places.values()))
+    place = place_of(tensors)
     if place.type == "cuda":
         return _gpu(place.index)
     if place.type in ("cpu", "meta"):
         return all_devices()["cpu"]
     raise UnknownDevice(name=str(place), known=", ".join(all_devices()))
+
+
+def place_of(tensors: Mapping[str, Tensor]) -> torch.device:
+    """PyTorch's own word for the device that all of these tensors are on.
+
+    Raises:
+        MixedDevices: they are on several.
+    """
+    places = {name: tensor.device for name, tensor in tensors.items()}
+    if len(set(places.values())) > 1:
+        given = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise MixedDevices(given=given)
+    return next(iter(places.values()))
 
 
 @cache

@@ -1,63 +1,147 @@
-"""From a call to its kernel."""
+"""From the tensors of a call to what it does: guards, kernels, and the reference where need be."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from threading import RLock
 
 import torch
 from torch import Tensor
 
 from attnfuse.backends.reference import evaluate
+from attnfuse.backends.tilelang.launching import empty_output, number
 from attnfuse.backends.tilelang.toolchain import missing_tool
-from attnfuse.compiler import Compiled
-from attnfuse.errors import NoBackward, NoTensorData, NoToolchain
+from attnfuse.compiled import Compiled
+from attnfuse.compiler import compile_program
+from attnfuse.devices import Device, device_of, place_of
+from attnfuse.errors import MixedDTypes, NoToolchain
 from attnfuse.ir.axes import Symbol
 from attnfuse.ir.binding import bind_sizes
+from attnfuse.ir.layout import dimensions, extent
+from attnfuse.ir.program import Program
+from attnfuse.ir.term import Term
+from attnfuse.plan import Pattern
+from attnfuse.runtime.definitions import find
+from attnfuse.runtime.memo import Memo
+from attnfuse.runtime.stats import count
 from attnfuse.settings import get_settings
 
-Outputs = Tensor | tuple[Tensor, ...]
+Call = Callable[[Sequence[Tensor]], list[Tensor]]
+
+_prepared: Memo[tuple[object, ...], Call] = Memo(4096)
+_compiled: Memo[tuple[object, ...], Compiled] = Memo(1024)
+_compiling = RLock()
 
 
-def call(compiled: Compiled, tensors: Mapping[str, Tensor]) -> Outputs:
-    """The outputs of a compiled variant for these tensors.
+def run(inputs: list[Tensor], key: str) -> list[Tensor]:
+    """The outputs of the program with this key, for real tensors.
 
     Raises:
-        WrongShape: sizes don't fit each other.
-        NoTensorData: the tensors are on the meta device.
-        NoBackward: a tensor requires a gradient.
-        NoToolchain: nothing can be built here, and the scores are too many
-            for the reference backend.
+        AttnFuseError: they don't fit the program, or nothing can compute it here.
     """
-    if any(tensor.is_meta for tensor in tensors.values()):
-        raise NoTensorData(variant=compiled.program.name)
-    sizes = bind_sizes(compiled.program, {name: tuple(t.shape) for name, t in tensors.items()})
-    _refuse_gradients(compiled.program.name, tensors)
-    problem = missing_tool(compiled.device)
-    if problem is None:
-        outputs = compiled.run(tensors, sizes)
-    else:
-        outputs = _stand_in(compiled, tensors, problem, sizes)
-    return outputs[0] if len(outputs) == 1 else outputs
+    count("calls")
+    place = (key, *map(_place, inputs))
+    prepared = _prepared.get(place)
+    if prepared is not None:
+        count("memory_hits")
+        return prepared(inputs)
+    return _first_call(place, inputs, key)
 
 
-def _refuse_gradients(variant: str, tensors: Mapping[str, Tensor]) -> None:
-    wanting = [name for name, tensor in tensors.items() if tensor.requires_grad]
-    if wanting and torch.is_grad_enabled():
-        raise NoBackward(variant=variant, names=", ".join(wanting))
+def compiled(program: Program, device: Device, patterns: tuple[Pattern, ...]) -> Compiled:
+    """What the compiler makes of a program; once, whoever else wants it.
+
+    Args:
+        program: the program.
+        device: what to compile for.
+        patterns: for each of the program's inputs, its place in memory.
+
+    Raises:
+        CannotLower: no kernel form covers the program.
+        DoesNotFitDevice: not even the smallest tiles fit.
+    """
+    place = (program, device.name, patterns)
+    with _compiling:
+        if place not in _compiled:
+            names = [term.text("name") for term in program.inputs]
+            pairs = dict(zip(names, patterns, strict=True))
+            _compiled[place] = compile_program(program, device, pairs)
+        return _compiled[place]
+
+
+def patterns_of(program: Program, tensors: Sequence[Tensor]) -> tuple[Pattern, ...]:
+    """Where the rows of each input lie in memory."""
+    return tuple(map(_pattern, tensors, (term["role"] for term in program.inputs)))
+
+
+def empty_outputs(
+    program: Program, inputs: Sequence[Tensor], sizes: Mapping[Symbol, int]
+) -> list[Tensor]:
+    """Uninitialised outputs, with the strides that kernels give them."""
+    roles = [term["role"] for term in program.inputs]
+    like = inputs[roles.index("query")]
+    return [_empty(term, like, sizes) for term in program.outputs]
+
+
+def sizes_of(program: Program, inputs: Sequence[Tensor]) -> dict[Symbol, int]:
+    """The number behind each symbol, for inputs in the program's order.
+
+    Raises:
+        WrongShape: they don't fit each other, or not the program.
+        MixedDTypes: one has another element type than in the program.
+        MixedDevices: they are on several devices.
+    """
+    names = [term.text("name") for term in program.inputs]
+    place_of(dict(zip(names, inputs, strict=True)))
+    for term, tensor in zip(program.inputs, inputs, strict=True):
+        if tensor.dtype is not getattr(torch, term.type.dtype.value):
+            given, allowed = f"{term['name']} is {tensor.dtype}", term.type.dtype
+            raise MixedDTypes(variant=program.name, given=given, allowed=allowed)
+    shapes = {name: tuple(each.shape) for name, each in zip(names, inputs, strict=True)}
+    return bind_sizes(program, shapes)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """What kernels ask of a tensor's place in memory; two that agree are computed alike."""
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.data_ptr() & 15,
+    )
+
+
+def _first_call(place: tuple[object, ...], inputs: list[Tensor], key: str) -> list[Tensor]:
+    """A call with tensors of new shapes."""
+    program = find(key)
+    sizes = sizes_of(program, inputs)
+    names = [term.text("name") for term in program.inputs]
+    device = device_of(dict(zip(names, inputs, strict=True)))
+    own = compiled(program, device, patterns_of(program, inputs))
+    problem = missing_tool(device)
+    if problem is not None and not own.choose(sizes).is_at_hand:
+        return _stand_in(program, inputs, sizes, problem)
+    _prepared[place] = prepared = own.prepare(inputs, sizes)
+    return prepared(inputs)
 
 
 def _stand_in(
-    compiled: Compiled, tensors: Mapping[str, Tensor], problem: str, sizes: Mapping[Symbol, int]
-) -> tuple[Tensor, ...]:
+    program: Program, inputs: Sequence[Tensor], sizes: Mapping[Symbol, int], problem: str
+) -> list[Tensor]:
     """The reference backend's outputs, where no kernel can be built."""
     limit = get_settings().reference_limit
     scores = sizes[Symbol("q_len")] * sizes[Symbol("kv_len")]
     if limit and scores > limit:
         raise NoToolchain(problem=problem, scores=scores, limit=limit)
-    warn_once(compiled.program.name, problem)
-    return evaluate(compiled.program, tensors, exact=False)
+    warn_once(program.name, problem)
+    count("fallbacks")
+    names = [term.text("name") for term in program.inputs]
+    outputs = evaluate(program, dict(zip(names, inputs, strict=True)), exact=False)
+    places = empty_outputs(program, inputs, sizes)
+    return [place.copy_(output) for place, output in zip(places, outputs, strict=True)]
 
 
 @cache
@@ -68,3 +152,19 @@ def warn_once(variant: str, problem: str) -> None:
         f"{problem}.",
         stacklevel=5,
     )
+
+
+def _pattern(tensor: Tensor, role: object) -> Pattern:
+    """Where the rows of a tensor lie in memory. Captured ones are read entry by entry."""
+    contiguous = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
+    steps = [stride * tensor.itemsize for stride in tensor.stride()[:-1]]
+    even = not any(step % 16 for step in (*steps, tensor.data_ptr()))
+    aligned = role == "captured" or (contiguous and even)
+    return Pattern(contiguous, aligned)
+
+
+def _empty(term: Term, like: Tensor, sizes: Mapping[Symbol, int]) -> Tensor:
+    groups = dimensions(term.type.axes)
+    shape = [number(extent(group), sizes) for group in groups]
+    dtype: torch.dtype = getattr(torch, term.type.dtype.value)
+    return empty_output(shape, like, dtype, like.device)

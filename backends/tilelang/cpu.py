@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +13,19 @@ import torch
 from torch import Tensor
 
 from attnfuse.backends.tilelang.binaries import Built
-from attnfuse.backends.tilelang.header import RANGE_PARAMETERS, batch_labels, strides, tensors
-from attnfuse.backends.tilelang.launching import Sizes, empty_outputs, number
+from attnfuse.backends.tilelang.header import RANGE_PARAMETERS, tensors
+from attnfuse.backends.tilelang.launching import (
+    Output,
+    Placed,
+    Prepared,
+    Sizes,
+    grid_of,
+    outputs_of,
+    values_of,
+)
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
-from attnfuse.plan.kernel import Parameter, Plan
+from attnfuse.plan.kernel import Plan
 from attnfuse.settings import get_settings
 
 _WORDS = Words(on_gpu=False)
@@ -33,43 +41,46 @@ class CpuKernel:
     function: Callable[..., int]
     parameters: tuple[str, ...]
 
-    def __call__(self, given: Mapping[str, Tensor], sizes: Sizes) -> tuple[Tensor, ...]:
-        """The outputs for tensors on the CPU, by name, and the sizes that they have."""
-        inputs = {p.name: given[p.name].detach() for p in self.plan.parameters}
-        inputs = {name: _as_stored(tensor) for name, tensor in inputs.items()}
-        outputs = empty_outputs(self.plan, inputs, sizes, _WORDS)
-        named = inputs | {r.name: o for r, o in zip(self.plan.results, outputs, strict=True)}
-        values = self._values(named, sizes)
-        threads = get_settings().cpu_threads or torch.get_num_threads()
-        tasks = _tasks(*self._grid(sizes), threads)
-        calls = [values | dict(zip(RANGE_PARAMETERS, task, strict=True)) for task in tasks]
-        if threads == 1 or len(calls) < 2:
-            for call in calls:
-                self._run(call)
-        else:
-            list(_pool(threads).map(self._run, calls))
-        wanted = (getattr(torch, result.dtype.value) for result in self.plan.results)
-        return tuple(output.to(dtype) for output, dtype in zip(outputs, wanted, strict=True))
+    def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
+        """The launch for tensors of this shape and these strides."""
+        stored = list(map(_where_stored, inputs))
+        outputs = outputs_of(self.plan, like, sizes, _WORDS)
+        values = values_of(self.plan, stored, outputs, sizes)
+        return _Launch(self, outputs, values, grid_of(self.plan, sizes))
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What a call has to do."""
+
+    kernel: CpuKernel
+    outputs: tuple[Output, ...]
+    values: Mapping[str, int]
+    grid: tuple[int, int, int]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        plan = self.kernel.plan
+        stored = [_as_stored(tensor) for tensor in inputs]
+        outputs = [output.allocate() for output in self.outputs]
+        named = zip(tensors(plan), (*stored, *outputs), strict=True)
+        pointers = {identifier(each.name): tensor.data_ptr() for each, tensor in named}
+        self._run({**self.values, **pointers})
+        wanted = (getattr(torch, result.dtype.value) for result in plan.results)
+        return [output.to(dtype) for output, dtype in zip(outputs, wanted, strict=True)]
 
     def _run(self, values: Mapping[str, int]) -> None:
-        self.function(*[values[name] for name in self.parameters])
+        """Run each part of the grid, on as many threads as there are to be."""
+        threads = get_settings().cpu_threads or torch.get_num_threads()
+        tasks = _tasks(*self.grid, threads)
+        calls = [{**values, **dict(zip(RANGE_PARAMETERS, task, strict=True))} for task in tasks]
+        if threads == 1 or len(calls) < 2:
+            for call in calls:
+                self._part(call)
+        else:
+            list(_pool(threads).map(self._part, calls))
 
-    def _values(self, named: Mapping[str, Tensor], sizes: Sizes) -> dict[str, int]:
-        values = {str(symbol): size for symbol, size in sizes.items()}
-        for parameter in tensors(self.plan):
-            values |= _parameter_values(parameter, named[parameter.name])
-        return values
-
-    def _grid(self, sizes: Sizes) -> tuple[int, int, int]:
-        """Blocks of queries, heads and batch entries."""
-        result = self.plan.results[0]
-        extents = dict(
-            zip(result.labels, (number(size, sizes) for size in result.sizes), strict=True)
-        )
-        entries = 1
-        for label in batch_labels(self.plan):
-            entries *= extents[label]
-        return -(-extents[self.plan.rows] // self.plan.schedule.block_q), extents["h"], entries
+    def _part(self, values: Mapping[str, int]) -> None:
+        self.kernel.function(*[values[name] for name in self.kernel.parameters])
 
 
 def load(plan: Plan, built: Built) -> CpuKernel:
@@ -85,9 +96,12 @@ def _as_stored(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
 
-def _parameter_values(parameter: Parameter, tensor: Tensor) -> dict[str, int]:
-    values = dict(zip(strides(parameter), tensor.stride(), strict=False))
-    return values | {identifier(parameter.name): tensor.data_ptr()}
+def _where_stored(tensor: Placed) -> Placed:
+    """The place of what `_as_stored` makes; what kernels leave stays where it is."""
+    if not isinstance(tensor, Tensor):
+        return tensor
+    shape, strides = tensor.shape, tensor.stride()
+    return _as_stored(torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta"))
 
 
 def _tasks(q_blocks: int, heads: int, entries: int, threads: int) -> list[tuple[int, ...]]:

@@ -1,8 +1,8 @@
-"""Builds and runs programs on the GPU that is there."""
+"""Runs kernels that TileLang itself builds and launches: on AMD GPUs, and with tensor maps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnfuse.backends.tilelang.launching import Sizes, empty_outputs
-from attnfuse.backends.tilelang.lower import import_tilelang, load, pass_configs, target_of
+from attnfuse.backends.tilelang.launching import Output, Placed, Prepared, Sizes, outputs_of
+from attnfuse.backends.tilelang.lower import (
+    import_tilelang,
+    load,
+    pass_configs,
+    quick_proofs,
+    target_of,
+)
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.plan.kernel import Plan
@@ -21,31 +27,38 @@ _WORDS = Words(on_gpu=True)
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """A kernel that is loaded onto a GPU."""
+    """A kernel with TileLang's host code, which reads sizes and strides off the tensors."""
 
     plan: Plan
     kernel: Any
 
-    def __call__(self, given: Mapping[str, Tensor], sizes: Sizes) -> tuple[Tensor, ...]:
-        """The outputs for tensors on one GPU, by name, and the sizes that they have.
+    def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
+        """The launch for tensors of this shape and these strides; arguments as on the CPU."""
+        return _Launch(self.kernel, outputs_of(self.plan, like, sizes, _WORDS))
 
-        Runs on the tensors' device and its current stream.
-        """
-        inputs = [given[parameter.name].detach() for parameter in self.plan.parameters]
-        outputs = empty_outputs(self.plan, given, sizes, _WORDS)
-        if outputs[0].numel() == 0:
-            return tuple(outputs)
-        shaped = [tensor if tensor.dim() else tensor.reshape(1) for tensor in inputs]
-        with torch.cuda.device(outputs[0].device):
-            self.kernel(*shaped, *outputs)
-        return tuple(outputs)
+
+@dataclass(frozen=True)
+class _Launch:
+    """What a call has to do, on the tensors' device and its current stream."""
+
+    kernel: Any
+    outputs: tuple[Output, ...]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = [output.allocate() for output in self.outputs]
+        if outputs[0].numel():
+            shaped = [tensor if tensor.dim() else tensor.reshape(1) for tensor in inputs]
+            with torch.cuda.device(outputs[0].device):
+                self.kernel(*shaped, *outputs)
+        return outputs
 
 
 def build(plan: Plan, source: Source, folder: Path) -> GpuKernel:
     """The kernel of a program, compiled by TileLang, which keeps a cache of its own."""
-    kernel = import_tilelang().compile(
-        load(source, folder),
-        target=target_of(source.device),
-        pass_configs=dict(pass_configs(source.device)),
-    )
+    with quick_proofs():
+        kernel = import_tilelang().compile(
+            load(source, folder),
+            target=target_of(source.device),
+            pass_configs=dict(pass_configs(source.device)),
+        )
     return GpuKernel(plan, kernel)

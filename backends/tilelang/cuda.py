@@ -1,0 +1,118 @@
+"""Runs kernels on NVIDIA GPUs, from binaries, without TileLang's host code."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnfuse.backends.tilelang.binaries import Built
+from attnfuse.backends.tilelang.driver import Launcher, allow_shared_memory, load_kernel
+from attnfuse.backends.tilelang.header import tensors
+from attnfuse.backends.tilelang.launching import (
+    Output,
+    Placed,
+    Prepared,
+    Sizes,
+    grid_of,
+    outputs_of,
+    values_of,
+)
+from attnfuse.backends.tilelang.names import identifier
+from attnfuse.backends.tilelang.words import Words
+from attnfuse.plan.kernel import Plan
+
+_WORDS = Words(on_gpu=True)
+_LETTERS = {"int": "i", "int64_t": "q"}
+"""How `struct` packs each type; pointers are the rest."""
+
+_BY_DEFAULT = 48 * 1024
+"""Bytes of shared memory that any kernel may use."""
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel that the driver has loaded, for all devices of its architecture."""
+
+    plan: Plan
+    built: Built
+    handle: int
+    devices: set[int] = field(default_factory=set[int])
+
+    def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
+        """The launch for tensors of this shape and these strides; arguments as on the CPU."""
+        outputs = outputs_of(self.plan, like, sizes, _WORDS)
+        grid = grid_of(self.plan, sizes)
+        if 0 in grid:
+            return _Nothing(outputs)
+        device = like.device.index
+        assert isinstance(device, int)
+        self._allow(device)
+        values = values_of(self.plan, inputs, outputs, sizes)
+        named = {identifier(each.name): place for place, each in enumerate(tensors(self.plan))}
+        pointers = [named[name] for name, kind in self.built.parameters if kind not in _LETTERS]
+        numbers = [values[name] for name, kind in self.built.parameters if kind in _LETTERS]
+        packer = struct.Struct("".join(_LETTERS.get(kind, "P") for _, kind in self._in_order()))
+        threads, shared_memory = self.plan.schedule.threads, self.built.shared_memory
+        launcher = Launcher(self.handle, grid, threads, shared_memory, packer.size)
+        return _Launch(outputs, tuple(pointers), tuple(numbers), packer, launcher, device)
+
+    def _in_order(self) -> Sequence[tuple[str, str]]:
+        """The parameters; TileLang puts pointers before numbers."""
+        pointers = [each for each in self.built.parameters if each[1] not in _LETTERS]
+        assert list(self.built.parameters[: len(pointers)]) == pointers
+        return self.built.parameters
+
+    def _allow(self, device: int) -> None:
+        """Once a device, ask for the shared memory that the kernel needs."""
+        if device not in self.devices:
+            if self.built.shared_memory > _BY_DEFAULT:
+                allow_shared_memory(self.handle, self.built.shared_memory, device)
+            self.devices.add(device)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """A launch of no blocks, which the driver refuses."""
+
+    outputs: tuple[Output, ...]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [output.allocate() for output in self.outputs]
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What a call has to do, on the tensors' device and its current stream."""
+
+    outputs: tuple[Output, ...]
+    pointers: tuple[int, ...]
+    numbers: tuple[int, ...]
+    packer: struct.Struct
+    launcher: Launcher
+    device: int
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = [output.allocate() for output in self.outputs]
+        addresses = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
+        packed = self.packer.pack(*[addresses[place] for place in self.pointers], *self.numbers)
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        if torch.cuda.current_device() == self.device:
+            self.launcher(packed, stream, self.device)
+        else:
+            with torch.cuda.device(self.device):
+                self.launcher(packed, stream, self.device)
+        return outputs
+
+
+def load(plan: Plan, built: Built) -> CudaKernel:
+    """The kernel of a binary, loaded by the driver.
+
+    Raises:
+        DriverFailed: the driver doesn't take it.
+    """
+    torch.cuda.init()
+    return CudaKernel(plan, built, load_kernel(built.path.read_bytes(), built.function))

@@ -1,0 +1,120 @@
+"""The few calls of the CUDA driver that loading and launching a kernel takes.
+
+A library of the driver (CUDA 12) belongs to no device, so one load serves all
+of them. TileLang's launcher costs some 17 µs a call on the host; these calls
+cost a few.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from attnfuse.errors import DriverFailed
+
+_MAX_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_BUFFER_POINTER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE
+
+
+class _Extra(ctypes.Structure):
+    """How a launch is told that its parameters lie packed in one buffer."""
+
+    _fields_ = (
+        ("pointer_follows", ctypes.c_void_p),
+        ("pointer", ctypes.c_char_p),
+        ("size_follows", ctypes.c_void_p),
+        ("size", ctypes.c_void_p),
+        ("end", ctypes.c_void_p),
+    )
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def load_kernel(binary: bytes, name: str) -> int:
+    """A handle of the kernel ``name`` in a cubin; it stays loaded.
+
+    Raises:
+        DriverFailed: the driver doesn't take it.
+    """
+    library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    nothing = (None, None, 0, None, None, 0)
+    _check("cuLibraryLoadData", ctypes.byref(library), binary, *nothing)
+    _check("cuLibraryGetKernel", ctypes.byref(kernel), library, name.encode())
+    assert kernel.value is not None
+    return kernel.value
+
+
+def allow_shared_memory(kernel: int, size: int, device: int) -> None:
+    """Let the blocks of a kernel have ``size`` bytes of shared memory on a device.
+
+    Raises:
+        DriverFailed: that is more than the device has.
+    """
+    handle = ctypes.c_void_p(kernel)
+    _check("cuKernelSetAttribute", _MAX_DYNAMIC_SHARED_MEMORY, size, handle, device)
+
+
+class Launcher:
+    """Launches one kernel with one grid.
+
+    Args:
+        kernel: its handle.
+        grid: blocks in x, y and z.
+        threads: threads of a block.
+        shared_memory: bytes of shared memory of a block.
+        parameters: bytes of all its parameters, packed as in a C struct.
+    """
+
+    def __init__(
+        self,
+        kernel: int,
+        grid: tuple[int, int, int],
+        threads: int,
+        shared_memory: int,
+        parameters: int,
+    ) -> None:
+        self._launch = _driver().cuLaunchKernel
+        self._size = ctypes.c_size_t(parameters)
+        self._at_size = ctypes.addressof(self._size)
+        sizes = map(ctypes.c_uint, (*grid, threads, 1, 1, shared_memory))
+        self._fixed = (ctypes.c_void_p(kernel), *sizes)
+
+    def __call__(self, parameters: bytes, stream: int, device: int) -> None:
+        """Launch on a stream of the current device, whose number is ``device``.
+
+        Raises:
+            DriverFailed: the driver refused.
+        """
+        extra = _Extra(_BUFFER_POINTER, parameters, _BUFFER_SIZE, self._at_size, None)
+        own = (ctypes.c_void_p(stream), None, ctypes.byref(extra))
+        status = self._launch(*self._fixed, *own)
+        if status == _INVALID_CONTEXT:  # a thread that has done nothing on the GPU so far
+            _enter_context(device)
+            status = self._launch(*self._fixed, *own)
+        if status:
+            _refuse("cuLaunchKernel", status)
+
+
+def _enter_context(device: int) -> None:
+    """Make the context that PyTorch uses on a device this thread's."""
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    _check("cuDeviceGet", ctypes.byref(handle), device)
+    _check("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+    _check("cuCtxSetCurrent", context)
+
+
+def _check(function: str, *arguments: Any) -> None:
+    status = getattr(_driver(), function)(*arguments)
+    if status:
+        _refuse(function, status)
+
+
+def _refuse(function: str, status: int) -> None:
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorString(status, ctypes.byref(text))
+    raise DriverFailed(function=function, status=status, text=(text.value or b"").decode())
