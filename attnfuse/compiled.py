@@ -78,7 +78,7 @@ class Choice:
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels, loaded."""
         with self._lock:
-            if "kernels" in self.__dict__:  # another thread was faster
+            if self.is_loaded:  # another thread was faster
                 return self.kernels
             pairs = zip(self.launches, self.built, strict=True)
             kernels = tuple(load(each.plan, each.source, built) for each, built in pairs)
@@ -86,10 +86,13 @@ class Choice:
         return kernels
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether it runs without any tool: all its kernels are loaded, or built on disk."""
-        if "kernels" in self.__dict__:
-            return True
+    def is_loaded(self) -> bool:
+        """Whether its kernels are in this process."""
+        return "kernels" in self.__dict__
+
+    @property
+    def is_built(self) -> bool:
+        """Whether its kernels are on disk, all of them, so that no tool is needed."""
         found = [find(launch.source) for launch in self.launches]
         return all(built is not None and built.ours for built in found)
 

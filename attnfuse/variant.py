@@ -54,7 +54,7 @@ class Variant:
         self._parameters = inspect.signature(function)
         self._names = tuple(self._parameters.parameters)
         self._roles = roles(function)
-        self._static: frozenset[tuple[str, int]] = frozenset()
+        self._static: tuple[tuple[str, int], ...] = ()
         self._programs: Memo[Signature, Program] = Memo(1024)
         self._keys: Memo[tuple[object, ...], tuple[str, tuple[int, ...]]] = Memo(4096)
         self._handle = id(self)
@@ -152,17 +152,39 @@ class Variant:
         if _autocasts(given):
             pairs = zip(given, names, strict=False)
             given[: len(names)] = [_autocast(x, self._roles[name]) for x, name in pairs]
-        place = _static_parts(names, given)
+        place = self._static_parts(names, given)
         known = self._keys.get(place) if place is not None else None
         if known is None:
             named = dict(zip(kwargs, given[len(args) :], strict=True))
             traced = self._trace(tuple(given[: len(args)]), named)
             known = define(traced.program), tuple(map(names.index, traced.tensors))
+            place = self._static_parts(names, given)  # tracing may have made more of it static
             if place is not None:
                 self._keys[place] = known
         key, places = known
-        outputs = ops.attention_fwd([given[place] for place in places], key)
+        outputs = ops.attend([given[place] for place in places], key)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _static_parts(self, names: tuple[str, ...], given: list[Any]) -> tuple[object, ...] | None:
+        """What the program of a call depends on; None where that can't be remembered."""
+        if len(names) != len(given):
+            return None
+        parts: list[object] = [names]
+        for name, each in zip(names, given, strict=True):
+            if type(each) in _PLAIN:
+                shape = each.shape
+                if self._roles[name] != "captured":
+                    if len(shape) < 4:
+                        return None
+                    parts.append((each.dtype, len(shape), shape[-3], shape[-1]))
+                else:
+                    static = [shape[place] for owner, place in self._static if owner == name]
+                    parts.append((each.dtype, len(shape), *static))
+            elif isinstance(each, bool | int | float | str | None):
+                parts.append((type(each), each))
+            else:
+                return None
+        return tuple(parts)
 
     def _trace(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
         bound = self._parameters.bind(*args, **kwargs)
@@ -171,12 +193,12 @@ class Variant:
         tensors = {n: a for n, a in arguments.items() if isinstance(a, Tensor)}
         while True:
             try:
-                signature = describe(self.name, arguments, self._roles, self._static)
+                signature = describe(self.name, arguments, self._roles, frozenset(self._static))
                 if signature not in self._programs:
                     self._programs[signature] = self._run(signature)
                 return _Call(self._programs[signature], tensors)
             except NeedsStatic as request:
-                self._static |= {(request.name, request.dimension)}
+                self._static += ((request.name, request.dimension),)
 
     def _run(self, signature: Signature) -> Program:
         """Run the function over traced values."""
@@ -240,21 +262,6 @@ def _tell_dynamo() -> bool:
 
 _tell_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _told: list[bool] = []
-
-
-def _static_parts(names: tuple[str, ...], given: list[Any]) -> tuple[object, ...] | None:
-    """What the program of a call depends on, and more; None where that can't be remembered."""
-    parts: list[object] = [names]
-    for each in given:
-        if isinstance(each, Tensor):
-            if type(each) not in _PLAIN:
-                return None
-            parts += each.dtype, each.shape
-        elif isinstance(each, bool | int | float | str | None):
-            parts += type(each), each
-        else:
-            return None
-    return tuple(parts)
 
 
 def _autocasts(given: list[Any]) -> bool:

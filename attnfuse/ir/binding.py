@@ -36,9 +36,8 @@ def bind_sizes(program: Program, shapes: Mapping[str, Shape]) -> Sizes:
     """
     sizes: Sizes = {}
     owners: dict[Symbol, str] = {}
-    for term in program.inputs:
-        name, shape = term.text("name"), shapes[term.text("name")]
-        wanted = [extent(dimension) for dimension in dimensions(term.type.axes)]
+    for name, wanted in _wanted(program):
+        shape = shapes[name]
         if len(wanted) != len(shape):
             _refuse(program, name, shape, f"{len(wanted)} dimensions are wanted")
         for size, given in zip(wanted, shape, strict=True):
@@ -61,6 +60,14 @@ def _check_reads(program: Program, shapes: Mapping[str, Shape], sizes: Sizes) ->
         if have != 1 and have < want:
             reads = f"its dimension {read.dimension} is read at every {read.axis}"
             _refuse(program, read.table, shapes[read.table], f"{reads}: give 1 or at least {want}")
+
+
+@lru_cache(maxsize=1024)
+def _wanted(program: Program) -> tuple[tuple[str, tuple[Size, ...]], ...]:
+    """The name and the shape of each input."""
+    shapes = (tuple(map(extent, dimensions(term.type.axes))) for term in program.inputs)
+    names = (term.text("name") for term in program.inputs)
+    return tuple(zip(names, shapes, strict=True))
 
 
 @lru_cache(maxsize=1024)

@@ -121,9 +121,11 @@ def _first_call(place: tuple[object, ...], inputs: list[Tensor], key: str) -> li
     names = [term.text("name") for term in program.inputs]
     device = device_of(dict(zip(names, inputs, strict=True)))
     own = compiled(program, device, patterns_of(program, inputs))
-    problem = missing_tool(device)
-    if problem is not None and not own.choose(sizes).is_at_hand:
-        return _stand_in(program, inputs, sizes, problem)
+    choice = own.choose(sizes)
+    if not choice.is_loaded:
+        problem = missing_tool(device)
+        if problem is not None and not choice.is_built:
+            return _stand_in(program, inputs, sizes, problem)
     _prepared[place] = prepared = own.prepare(inputs, sizes)
     return prepared(inputs)
 

@@ -49,14 +49,23 @@ class _Attention(torch.autograd.Function):
         return None, *(next(found) if wants else None for wants in wanted)
 
 
-_attend: Callable[..., tuple[Tensor, ...]] = _Attention.apply
+_apply: Callable[..., tuple[Tensor, ...]] = _Attention.apply
 
 
-def _differentiable(inputs: list[Tensor], key: str) -> list[Tensor]:
+def attend(inputs: list[Tensor], key: str) -> list[Tensor]:
+    """The outputs of the program with this key.
+
+    Args:
+        inputs: its inputs, in its order.
+        key: what `attnfuse.runtime.definitions.define` said.
+
+    Raises:
+        AttnFuseError: the tensors don't fit the program, or nothing can compute it here.
+    """
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         program = find(key)
         gradients.check(program, inputs, dispatch.sizes_of(program, inputs))
-        return list(_attend(key, *inputs))
+        return list(_apply(key, *inputs))
     with torch._C._AutoDispatchBelowAutograd():
         return attention_fwd(inputs, key)
 
@@ -94,7 +103,7 @@ def _refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
 for _device in ("CPU", "CUDA"):
     _library.impl("attention_fwd", dispatch.run, _device)
     _library.impl("attention_bwd", _backward, _device)
-_library.impl("attention_fwd", _differentiable, "Autograd")
+_library.impl("attention_fwd", attend, "Autograd")
 _library.impl("attention_bwd", _backward_once, "Autograd")
 for _name, _fake in (("attention_fwd", _forward_fake), ("attention_bwd", _backward_fake)):
     torch.library.register_fake(f"attnfuse::{_name}", _fake, lib=_library)

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 
 import torch
@@ -18,10 +18,8 @@ from attnfuse.backends.tilelang.launching import (
     Output,
     Placed,
     Prepared,
+    Shapes,
     Sizes,
-    grid_of,
-    outputs_of,
-    values_of,
 )
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
@@ -41,12 +39,17 @@ class CpuKernel:
     function: Callable[..., int]
     parameters: tuple[str, ...]
 
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What it is told of sizes and strides."""
+        return Shapes(self.plan, _WORDS)
+
     def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
         """The launch for tensors of this shape and these strides."""
         stored = list(map(_where_stored, inputs))
-        outputs = outputs_of(self.plan, like, sizes, _WORDS)
-        values = values_of(self.plan, stored, outputs, sizes)
-        return _Launch(self, outputs, values, grid_of(self.plan, sizes))
+        outputs = self.shapes.outputs(like, sizes)
+        values = self.shapes.values(stored, outputs, sizes)
+        return _Launch(self, outputs, values, self.shapes.grid(sizes))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,10 +17,8 @@ from attnfuse.backends.tilelang.launching import (
     Output,
     Placed,
     Prepared,
+    Shapes,
     Sizes,
-    grid_of,
-    outputs_of,
-    values_of,
 )
 from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
@@ -42,29 +41,37 @@ class CudaKernel:
     handle: int
     devices: set[int] = field(default_factory=set[int])
 
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What it is told of sizes and strides."""
+        return Shapes(self.plan, _WORDS)
+
     def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
         """The launch for tensors of this shape and these strides; arguments as on the CPU."""
-        outputs = outputs_of(self.plan, like, sizes, _WORDS)
-        grid = grid_of(self.plan, sizes)
+        outputs, grid = self.shapes.outputs(like, sizes), self.shapes.grid(sizes)
         if 0 in grid:
             return _Nothing(outputs)
         device = like.device.index
         assert isinstance(device, int)
         self._allow(device)
-        values = values_of(self.plan, inputs, outputs, sizes)
+        pointers, numbers, packer = self._parameters
+        values = self.shapes.values(inputs, outputs, sizes)
+        shape = (grid, self.plan.schedule.threads, self.built.shared_memory)
+        launcher = Launcher(self.handle, *shape, packer.size)
+        told = tuple(values[name] for name in numbers)
+        return _Launch(outputs, pointers, told, packer, launcher, device)
+
+    @cached_property
+    def _parameters(self) -> tuple[tuple[int, ...], tuple[str, ...], struct.Struct]:
+        """The places of the tensors, then the names of the numbers, and what packs them.
+
+        TileLang puts pointers before numbers.
+        """
         named = {identifier(each.name): place for place, each in enumerate(tensors(self.plan))}
         pointers = [named[name] for name, kind in self.built.parameters if kind not in _LETTERS]
-        numbers = [values[name] for name, kind in self.built.parameters if kind in _LETTERS]
-        packer = struct.Struct("".join(_LETTERS.get(kind, "P") for _, kind in self._in_order()))
-        threads, shared_memory = self.plan.schedule.threads, self.built.shared_memory
-        launcher = Launcher(self.handle, grid, threads, shared_memory, packer.size)
-        return _Launch(outputs, tuple(pointers), tuple(numbers), packer, launcher, device)
-
-    def _in_order(self) -> Sequence[tuple[str, str]]:
-        """The parameters; TileLang puts pointers before numbers."""
-        pointers = [each for each in self.built.parameters if each[1] not in _LETTERS]
-        assert list(self.built.parameters[: len(pointers)]) == pointers
-        return self.built.parameters
+        numbers = self.built.parameters[len(pointers) :]
+        letters = "P" * len(pointers) + "".join(_LETTERS[kind] for _, kind in numbers)
+        return tuple(pointers), tuple(name for name, _ in numbers), struct.Struct(letters)
 
     def _allow(self, device: int) -> None:
         """Once a device, ask for the shared memory that the kernel needs."""
@@ -100,7 +107,7 @@ class _Launch:
         addresses = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
         packed = self.packer.pack(*[addresses[place] for place in self.pointers], *self.numbers)
         stream = torch._C._cuda_getCurrentRawStream(self.device)
-        if torch.cuda.current_device() == self.device:
+        if torch._C._cuda_getDevice() == self.device:
             self.launcher(packed, stream, self.device)
         else:
             with torch.cuda.device(self.device):

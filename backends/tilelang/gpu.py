@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnfuse.backends.tilelang.launching import Output, Placed, Prepared, Sizes, outputs_of
+from attnfuse.backends.tilelang.launching import Output, Placed, Prepared, Shapes, Sizes
 from attnfuse.backends.tilelang.lower import (
     import_tilelang,
     load,
@@ -32,9 +33,14 @@ class GpuKernel:
     plan: Plan
     kernel: Any
 
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What it is told of sizes and strides."""
+        return Shapes(self.plan, _WORDS)
+
     def prepare(self, inputs: Sequence[Placed], like: Placed, sizes: Sizes) -> Prepared:
         """The launch for tensors of this shape and these strides; arguments as on the CPU."""
-        return _Launch(self.kernel, outputs_of(self.plan, like, sizes, _WORDS))
+        return _Launch(self.kernel, self.shapes.outputs(like, sizes))
 
 
 @dataclass(frozen=True)

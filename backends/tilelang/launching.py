@@ -6,6 +6,7 @@ has to do then is to allocate the outputs, and to launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,45 +82,66 @@ def empty_output(
     So whoever passes (batch, length, head, feature) in memory gets it back.
     What has no features is contiguous.
     """
+    return torch.empty_strided(shape, _strides(shape, like), dtype=dtype, device=device)
+
+
+def _strides(shape: Sequence[int], like: Placed) -> tuple[int, ...]:
+    """The strides of an output."""
     order = list(range(len(shape)))
     if len(shape) == like.dim():
         steps = like.stride()
         order[:-1] = sorted(order[:-1], key=lambda place: steps[place], reverse=True)
-    memory = torch.empty([shape[d] for d in order], dtype=dtype, device=device)
-    return memory.permute([order.index(d) for d in range(len(shape))])
+    found, step = [0] * len(shape), 1
+    for place in reversed(order):
+        found[place] = step
+        step *= max(shape[place], 1)
+    return tuple(found)
 
 
-def outputs_of(plan: Plan, like: Placed, sizes: Sizes, words: Words) -> tuple[Output, ...]:
-    """The outputs of a plan for these sizes, in the order of its results."""
-    made: list[Output] = []
-    for result in plan.results:
-        shape = tuple(number(size, sizes) for size in result.sizes)
-        dtype: torch.dtype = getattr(torch, words.stored(result.dtype).value)
-        placed = empty_output(shape, like, dtype, torch.device("meta"))
-        made.append(Output(shape, placed.stride(), dtype, like.device))
-    return tuple(made)
+class Shapes:
+    """What a kernel is told of sizes and strides, and what it writes, worked out for a plan.
 
+    Args:
+        plan: what the kernel does.
+        words: the words of its target.
+    """
 
-def values_of(
-    plan: Plan, inputs: Sequence[Placed], outputs: Sequence[Output], sizes: Sizes
-) -> dict[str, int]:
-    """The value of each size and stride that a kernel is told, by name."""
-    values = {str(symbol): size for symbol, size in sizes.items()}
-    for parameter, tensor in zip(plan.parameters, inputs, strict=True):
-        values |= zip(strides(parameter), tensor.stride(), strict=False)
-    for result, output in zip(plan.results, outputs, strict=True):
-        values |= zip(strides(result), output.stride(), strict=True)
-    return values
+    def __init__(self, plan: Plan, words: Words) -> None:
+        self._inputs = [strides(parameter) for parameter in plan.parameters]
+        self._results = [strides(result) for result in plan.results]
+        dtypes = [words.stored(result.dtype).value for result in plan.results]
+        self._dtypes: list[torch.dtype] = [getattr(torch, dtype) for dtype in dtypes]
+        self._sizes = [result.sizes for result in plan.results]
+        first = plan.results[0]
+        extents = dict(zip(first.labels, first.sizes, strict=True))
+        self._rows, self._block = extents[plan.rows], plan.schedule.block_q
+        self._heads = extents["h"]
+        self._entries = [extents[label] for label in batch_labels(plan)]
 
+    def outputs(self, like: Placed, sizes: Sizes) -> tuple[Output, ...]:
+        """The outputs to be, in the order of the plan's results."""
+        made: list[Output] = []
+        for wanted, dtype in zip(self._sizes, self._dtypes, strict=True):
+            shape = tuple(number(size, sizes) for size in wanted)
+            made.append(Output(shape, _strides(shape, like), dtype, like.device))
+        return tuple(made)
 
-def grid_of(plan: Plan, sizes: Sizes) -> tuple[int, int, int]:
-    """Blocks of rows, heads and batch entries."""
-    result = plan.results[0]
-    extents = dict(zip(result.labels, (number(size, sizes) for size in result.sizes), strict=True))
-    entries = 1
-    for label in batch_labels(plan):
-        entries *= extents[label]
-    return -(-extents[plan.rows] // plan.schedule.block_q), extents["h"], entries
+    def values(
+        self, inputs: Sequence[Placed], outputs: Sequence[Output], sizes: Sizes
+    ) -> dict[str, int]:
+        """The value of each size and stride that the kernel is told, by name."""
+        values = {str(symbol): size for symbol, size in sizes.items()}
+        for names, tensor in zip(self._inputs, inputs, strict=True):
+            values |= zip(names, tensor.stride(), strict=False)
+        for names, output in zip(self._results, outputs, strict=True):
+            values |= zip(names, output.strides, strict=True)
+        return values
+
+    def grid(self, sizes: Sizes) -> tuple[int, int, int]:
+        """Blocks of rows, heads and batch entries."""
+        entries = math.prod(number(size, sizes) for size in self._entries)
+        rows = number(self._rows, sizes)
+        return -(-rows // self._block), number(self._heads, sizes), entries
 
 
 def number(size: Size, sizes: Sizes) -> int:
