@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, cast
 
 import torch
@@ -21,6 +23,7 @@ from attnfuse.ir.term import walk
 from attnfuse.runtime import ops
 from attnfuse.runtime.definitions import define
 from attnfuse.runtime.dispatch import compiled, patterns_of
+from attnfuse.runtime.gradients import AUTOCAST, without_autocast
 from attnfuse.runtime.memo import Memo
 from attnfuse.runtime.stats import count, timed
 from attnfuse.signature import Signature, describe, input_term, roles, scope_of
@@ -55,9 +58,10 @@ class Variant:
         self._names = tuple(self._parameters.parameters)
         self._roles = roles(function)
         self._static: tuple[tuple[str, int], ...] = ()
-        self._programs: Memo[Signature, Program] = Memo(1024)
+        self._programs: Memo[tuple[Signature, str], Program] = Memo(1024)
         self._keys: Memo[tuple[object, ...], tuple[str, tuple[int, ...]]] = Memo(4096)
-        self._handle = id(self)
+        self._tracing = RLock()
+        self._handle = f"{self.name} {next(_numbers)}"
         _variants[self._handle] = self
 
     def __call__(self, *args: object, **kwargs: object) -> Outputs:
@@ -75,7 +79,7 @@ class Variant:
         """
         if torch.compiler.is_compiling():
             _tell_dynamo()
-            return _opaque(self._handle, args, kwargs)
+            return _call_by_handle(self._handle, args, kwargs)
         return self._call(args, kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> Program:
@@ -133,7 +137,8 @@ class Variant:
             kwargs: as for a call.
         """
         traced = self._trace(args, kwargs)
-        return _unwrap(evaluate(traced.program, traced.tensors, exact=exact))
+        with without_autocast(traced.tensors.values()):
+            return _unwrap(evaluate(traced.program, traced.tensors, exact=exact))
 
     def probabilities(self, *args: object, **kwargs: object) -> Outputs:
         """The dense probabilities (batch, query heads, q_len, kv_len), for debugging.
@@ -141,17 +146,22 @@ class Variant:
         One tensor for each softmax, computed as typed by the reference backend.
         """
         traced = self._trace(args, kwargs)
-        return _unwrap(probabilities(traced.program, traced.tensors))
+        with without_autocast(traced.tensors.values()):
+            return _unwrap(probabilities(traced.program, traced.tensors))
 
     def __repr__(self) -> str:
         return f"<variant {self.name}{self._parameters}>"
+
+    def __reduce__(self) -> str:
+        """Copied and pickled as functions are: a copy is the variant itself, a pickle its name."""
+        return self.__qualname__
 
     def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
         given: list[Any] = [*args, *kwargs.values()]
         names = (*self._names[: len(args)], *kwargs)
         if _autocasts(given):
             pairs = zip(given, names, strict=False)
-            given[: len(names)] = [_autocast(x, self._roles[name]) for x, name in pairs]
+            given[: len(names)] = [_autocast(x, self._roles.get(name)) for x, name in pairs]
         place = self._static_parts(names, given)
         known = self._keys.get(place) if place is not None else None
         if known is None:
@@ -162,12 +172,13 @@ class Variant:
             if place is not None:
                 self._keys[place] = known
         key, places = known
-        outputs = ops.attend([given[place] for place in places], key)
+        attend = ops.attention_fwd if place is None else ops.attend
+        outputs = attend([given[place] for place in places], key)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _static_parts(self, names: tuple[str, ...], given: list[Any]) -> tuple[object, ...] | None:
         """What the program of a call depends on; None where that can't be remembered."""
-        if len(names) != len(given):
+        if len(names) != len(given) or not self._roles.keys() >= set(names):
             return None
         parts: list[object] = [names]
         for name, each in zip(names, given, strict=True):
@@ -181,7 +192,7 @@ class Variant:
                     static = [shape[place] for owner, place in self._static if owner == name]
                     parts.append((each.dtype, len(shape), *static))
             elif isinstance(each, bool | int | float | str | None):
-                parts.append((type(each), each))
+                parts.append((type(each), repr(each)))  # −0.0 is another constant than 0.0
             else:
                 return None
         return tuple(parts)
@@ -189,16 +200,21 @@ class Variant:
     def _trace(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
         bound = self._parameters.bind(*args, **kwargs)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
+        arguments = {name: _specialised(each) for name, each in bound.arguments.items()}
         tensors = {n: a for n, a in arguments.items() if isinstance(a, Tensor)}
         while True:
             try:
-                signature = describe(self.name, arguments, self._roles, frozenset(self._static))
-                if signature not in self._programs:
-                    self._programs[signature] = self._run(signature)
-                return _Call(self._programs[signature], tensors)
+                with self._tracing:
+                    return _Call(self._program(arguments), tensors)
             except NeedsStatic as request:
                 self._static += ((request.name, request.dimension),)
+
+    def _program(self, arguments: dict[str, object]) -> Program:
+        signature = describe(self.name, arguments, self._roles, frozenset(self._static))
+        place = signature, repr(signature.constants)  # True equals 1, but is another constant
+        if place not in self._programs:
+            self._programs[place] = self._run(signature)
+        return self._programs[place]
 
     def _run(self, signature: Signature) -> Program:
         """Run the function over traced values."""
@@ -239,39 +255,51 @@ def variant(function: Callable[..., object]) -> Variant:
     return Variant(function)
 
 
-_variants: weakref.WeakValueDictionary[int, Variant] = weakref.WeakValueDictionary()
-"""Variants by their handles, since `torch.compile` takes numbers and no variants as arguments."""
+_numbers = itertools.count()
+_variants: weakref.WeakValueDictionary[str, Variant] = weakref.WeakValueDictionary()
+"""Variants by their handles, since graphs take strings and no variants as arguments.
+
+A handle is never given again: a graph that outlives its variant must not meet another one.
+"""
 
 
-def _opaque(handle: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
+def _call_by_handle(handle: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
     """A call that Dynamo leaves to AOTAutograd, which traces through it to the operator."""
     return _variants[handle]._call(args, kwargs)
 
 
-def _tell_dynamo() -> bool:
-    """Say so to Dynamo, at the first call that it traces; importing it earlier costs seconds.
+def _tell_dynamo() -> None:
+    """Say so to Dynamo, at each call that it traces; importing it earlier costs seconds.
 
     What Dynamo takes for a constant function is called when it is traced.
     """
-    global _opaque
-    if not _told:
-        _opaque = torch._dynamo.nonstrict_trace(_opaque)
-        _told.append(True)
-    return True
+    torch.compiler.allow_in_graph(_call_by_handle)
 
 
 _tell_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_told: list[bool] = []
+
+
+def _specialised(argument: object) -> object:
+    """A constant that is symbolic in a graph becomes a number, and the graph is guarded by it."""
+    match argument:
+        case torch.SymBool():
+            return bool(argument)
+        case torch.SymInt():
+            return int(argument)
+        case torch.SymFloat():
+            return float(argument)
+        case _:
+            return argument
 
 
 def _autocasts(given: list[Any]) -> bool:
     device = next((each.device.type for each in given if isinstance(each, Tensor)), None)
-    return device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    return device in AUTOCAST and torch.is_autocast_enabled(device)
 
 
-def _autocast(given: Any, role: str) -> Any:
+def _autocast(given: Any, role: str | None) -> Any:
     """A query, key or value in autocast's element type; float64 stays, as everywhere in PyTorch."""
-    if not isinstance(given, Tensor) or role == "captured":
+    if not isinstance(given, Tensor) or role in ("captured", None):
         return given
     if not given.is_floating_point() or given.dtype is torch.float64:
         return given

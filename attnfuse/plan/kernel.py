@@ -166,6 +166,11 @@ class Plan(ABC):
     def like(self) -> str:
         """The parameter whose order of dimensions in memory the results take."""
 
+    @property
+    def attended(self) -> DType:
+        """The element type of queries, keys and values."""
+        return self.parameter(self.like).dtype
+
     def parameter(self, name: str) -> Parameter:
         """The parameter called ``name``."""
         return next(each for each in self.parameters if each.name == name)

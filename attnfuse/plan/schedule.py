@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from attnfuse.devices import Device
@@ -89,27 +90,25 @@ def shared_memory(plan: Plan) -> int:
     """
     tiles, stages = plan.schedule, max(plan.schedule.stages, 1)
     total = tiles.threads * _REDUCTION_BYTES
-    if not isinstance(plan, QueryMajor):
-        return total + tiles.block_q * _row_bytes(plan, plan.like)
+    if isinstance(plan, Pass):
+        return total + tiles.block_q * (_row_bytes(plan, plan.like) + _norm_bytes(plan.load.steps))
+    assert isinstance(plan, QueryMajor)
     loop = tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
+    loop += tiles.block_k * _norm_bytes(plan.value.steps)
     if plan.reads(ENTROPY):  # one number more to reduce
         total += tiles.threads * _REDUCTION_BYTES // 2
-    if _is_float32(plan):
+    if plan.attended is DType.float32:
         loop += tiles.block_q * tiles.block_k * DType.float32.itemsize
     for query, key in plan.streams:
         loop += tiles.block_q * _row_bytes(plan, query.parameter)
         loop += tiles.block_k * _row_bytes(plan, key.parameter) * _buffers(key, stages)
+        loop += tiles.block_q * _norm_bytes(query.steps) + tiles.block_k * _norm_bytes(key.steps)
     epilogue = tiles.block_q * sum(map(_step_bytes, plan.steps))
     return total + max(loop, epilogue)
 
 
 def _tiles(plan: Plan) -> tuple[tuple[int, int, int], ...]:
-    return _FLOAT32_TILES if _is_float32(plan) else _GPU_TILES
-
-
-def _is_float32(plan: Plan) -> bool:
-    """Whether queries, keys and values are float32: they are all of one type."""
-    return plan.parameter(plan.like).dtype is DType.float32
+    return _FLOAT32_TILES if plan.attended is DType.float32 else _GPU_TILES
 
 
 def _buffers(load: Load, stages: int) -> int:
@@ -128,8 +127,13 @@ def _row_bytes(plan: Plan, name: str) -> int:
     return padded(size) * parameter.dtype.itemsize
 
 
+def _norm_bytes(steps: Sequence[Term]) -> int:
+    """Bytes that each row of a tile needs for its norm."""
+    return DType.float32.itemsize * any(step.op.name == "normalise" for step in steps)
+
+
 def _step_bytes(step: Term) -> int:
     """Bytes of a row of the tile that a step of the epilogue works in."""
     size = step.type.axes[-1].size
     assert isinstance(size, int)
-    return padded(size) * step.type.dtype.itemsize
+    return padded(size) * step.type.dtype.itemsize + _norm_bytes((step,))

@@ -2,7 +2,8 @@
 
 A graph that `torch.compile` or `torch.export` made knows an attention by a
 key, the digest of its program. Such graphs outlive the process, and so what
-each key means lies in ``<cache_dir>/definitions/<key>.json``.
+a key means is written to ``<cache_dir>/definitions/<key>.json`` when it gets
+into a graph.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ def definitions() -> Path:
 
 
 def define(program: Program) -> str:
-    """The key of a program, under which `find` finds it, in this process and in later ones."""
+    """The key of a program, under which `find` finds it from now on, in this process."""
     key = program.digest
-    if key not in _known:
-        _known[key] = program
-        path = definitions() / f"{key}.json"
-        try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, dump(program))
-        except OSError as error:
-            _log.info("the definition of %s is in this process only: %s", program.name, error)
+    _known.setdefault(key, program)
     return key
+
+
+def keep(key: str) -> None:
+    """Write down what a key means, for the later processes in which a graph may run."""
+    path, text = definitions() / f"{key}.json", dump(find(key))
+    try:
+        if not (path.exists() and path.read_text("utf-8") == text):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text)
+    except (OSError, UnicodeDecodeError) as error:
+        _log.info("the definition of %s is in this process only: %s", key, error)
 
 
 def find(key: str) -> Program:

@@ -7,7 +7,8 @@ refused above the limit that the reference backend has everywhere.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -18,6 +19,9 @@ from attnfuse.errors import NoBackward
 from attnfuse.ir.axes import Symbol
 from attnfuse.ir.program import Program
 from attnfuse.settings import get_settings
+
+AUTOCAST = ("cpu", "cuda")
+"""Devices that kernels run on and that autocast knows."""
 
 
 def check(program: Program, inputs: Sequence[Tensor], sizes: Mapping[Symbol, int]) -> None:
@@ -60,7 +64,7 @@ def gradients(
         wanted: for each input, whether its gradient is wanted.
     """
     names = [term.text("name") for term in program.inputs]
-    with torch.enable_grad():
+    with torch.enable_grad(), without_autocast(inputs):
         leaves = [
             tensor.detach().requires_grad_(wants)
             for tensor, wants in zip(inputs, wanted, strict=True)
@@ -82,6 +86,12 @@ def empty_gradients(inputs: Sequence[Tensor], wanted: Sequence[bool]) -> list[Te
     """Uninitialised gradients of the inputs that are wanted."""
     pairs = zip(inputs, wanted, strict=True)
     return [torch.empty_like(tensor) for tensor, wants in pairs if wants]
+
+
+def without_autocast(tensors: Iterable[Tensor]) -> AbstractContextManager[object]:
+    """A block in which nothing is rounded but what terms say, for tensors of one device."""
+    device = next(iter(tensors)).device.type
+    return torch.autocast(device, enabled=False) if device in AUTOCAST else nullcontext()
 
 
 @cache

@@ -107,7 +107,7 @@ def make(source: Source, lowered: Lowered, folder: Path) -> Built:
     text = binary.with_suffix(f".{lowered.extension}")
     write_atomically(text, lowered.text)
     if ours(device, lowered.text):
-        _compile(device, text, binary)
+        _compile(source, text, binary)
     write_atomically(_beside(binary), json.dumps(_described(source, lowered, binary)))
     found = _read(_beside(binary), device)
     assert found is not None
@@ -132,13 +132,13 @@ def _candidates(device: Device, folder: Path) -> Iterator[Path]:
         yield folder / f"kernel-{tag(device)}.json"
 
 
-def _compile(device: Device, text: Path, binary: Path) -> None:
+def _compile(source: Source, text: Path, binary: Path) -> None:
     """Put the binary where it belongs once it is whole, and away what killed builds left there."""
     for left in binary.parent.glob(f"{_SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=binary.parent) as scratch:
         made = Path(scratch) / binary.name
-        compile_file(device, text, made)
+        compile_file(source, text, made)
         made.replace(binary)
 
 

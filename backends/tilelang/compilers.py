@@ -11,6 +11,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
+from attnfuse.backends.tilelang.source import Source
 from attnfuse.devices import Device
 from attnfuse.errors import BuildFailed
 from attnfuse.settings import get_settings
@@ -26,8 +27,11 @@ link code that makes the whole process flush subnormal numbers to zero."""
 HEADER = Path(__file__).with_name("cpu_math.h")
 """Mathematics for the host's compiler, included before every program."""
 
-NVCC_FLAGS = ("-std=c++20", "-O3", "--use_fast_math", "--cubin")
+NVCC_FLAGS = ("-std=c++20", "-O3", "--cubin")
 """Flags of nvcc, which is told the architecture as well."""
+
+NVCC_FAST = ("--use_fast_math",)
+"""Further flags for programs that need not be exact."""
 
 EXTENSIONS = {"cpu": "so", "cuda": "cubin"}
 """The kinds of devices whose binaries are made here, and the extension of these."""
@@ -47,13 +51,13 @@ def find_nvcc() -> str | None:
     return found or shutil.which("nvcc")
 
 
-def compile_file(device: Device, text: Path, binary: Path) -> None:
+def compile_file(source: Source, text: Path, binary: Path) -> None:
     """Compile the target code in the file ``text`` to ``binary``.
 
     Raises:
         BuildFailed: the compiler refused it.
     """
-    run_compiler([*_command(device), str(text), "-o", str(binary)])
+    run_compiler([*_command(source), str(text), "-o", str(binary)])
 
 
 def run_compiler(command: list[str]) -> str:
@@ -80,7 +84,9 @@ def tag(device: Device) -> str:
     """
     compiler = compiler_for(device)
     assert compiler is not None
-    flags = (*FLAGS, HEADER.read_text("utf-8")) if device.kind == "cpu" else NVCC_FLAGS
+    flags = (
+        (*FLAGS, HEADER.read_text("utf-8")) if device.kind == "cpu" else (*NVCC_FLAGS, *NVCC_FAST)
+    )
     return _hash(version_of(compiler), *flags, machine(device))
 
 
@@ -100,14 +106,16 @@ def machine(device: Device) -> str:
     return _hash(platform.machine(), _processor()) if device.kind == "cpu" else device.arch
 
 
-def _command(device: Device) -> list[str]:
+def _command(source: Source) -> list[str]:
+    device = source.device
     compiler = compiler_for(device)
     assert compiler is not None
     tilelang = _tilelang()
     if device.kind == "cpu":
         return [compiler, *FLAGS, f"-I{tilelang / 'src'}", "-include", str(HEADER)]
     headers = [f"-I{tilelang / 'src'}", f"-I{tilelang / '3rdparty/cutlass/include'}"]
-    return [compiler, *NVCC_FLAGS, f"-arch={device.arch}", *headers]
+    fast = () if source.exact else NVCC_FAST
+    return [compiler, *NVCC_FLAGS, *fast, f"-arch={device.arch}", *headers]
 
 
 def _tilelang() -> Path:

@@ -103,15 +103,21 @@ class Epilogue:
         self.steps.write(step, tile, tile, self.expressions, self.rows)
 
     def _result(self, result: Result) -> None:
-        """Compute one result from its expression and write it to memory."""
-        place = f"{', '.join(batch_labels(self.plan))}, h, q_first:q_first + {self.rows}"
-        place += f", 0:{self._shape(result)[1]}" if result.has_features else ""
+        """Compute one result from its expression and write it to memory.
+
+        TileLang leaves out what lies outside of the tensor, as it does for T.copy, which takes it
+        seconds longer on GPUs, and is a loop with a condition at each element on the CPU.
+        """
         if not _as_it_is(result):
             self._compute(result)
-        self.text.line(f"T.copy({self._tile(result)}, {identifier(result.name)}[{place}])")
+        places = _places(result)
+        memory = ", ".join((*batch_labels(self.plan), "h", f"q_first + {places}"))
+        with self.text.block(f"for {places} in {self.words.each(*self._shape(result))}:"):
+            stored = f"{identifier(result.name)}[{memory}]"
+            self.text.line(f"{stored} = {self._tile(result)}[{places}]")
 
     def _compute(self, result: Result) -> None:
-        places = "i, j" if result.has_features else "i"
+        places = _places(result)
         self.text.comment(str(result))
         with self.text.block(f"for {places} in {self.words.each(*self._shape(result))}:"):
             value = self.expressions.spell(result.expression)
@@ -136,6 +142,11 @@ class Epilogue:
         if _as_it_is(result):
             return self.buffers[_core(result).integer("position")]
         return "out_sum" if self._in_place(result) else f"{result.name}_tile"
+
+
+def _places(result: Result) -> str:
+    """The indices of a result's tile."""
+    return "i, j" if result.has_features else "i"
 
 
 def _core(result: Result) -> Term:

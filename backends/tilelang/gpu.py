@@ -65,6 +65,6 @@ def build(plan: Plan, source: Source, folder: Path) -> GpuKernel:
         kernel = import_tilelang().compile(
             load(source, folder),
             target=target_of(source.device),
-            pass_configs=dict(pass_configs(source.device)),
+            pass_configs=dict(pass_configs(source)),
         )
     return GpuKernel(plan, kernel)

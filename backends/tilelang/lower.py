@@ -84,7 +84,7 @@ def lower(source: Source, folder: Path) -> Lowered:
     from tilelang import tvm
 
     target = tvm.target.Target(target_of(source.device))
-    config = pass_configs(source.device)
+    config = pass_configs(source)
     with tvm.transform.PassContext(opt_level=3, config=config), target, quick_proofs():
         artifact = tilelang.lower(load(source, folder), target=target)
     used = _shared_memory(artifact)
@@ -108,20 +108,21 @@ def target_of(device: Device) -> dict[str, str]:
     return targets[device.kind]
 
 
-def pass_configs(device: Device) -> Mapping[str, bool]:
-    """How TileLang is to lower for a device.
+def pass_configs(source: Source) -> Mapping[str, bool]:
+    """How TileLang is to lower a program.
 
     Fast math turns exp2f and tanhf into single instructions on NVIDIA GPUs;
-    infinities stay what they are. TileLang's automatic warp specialisation is
-    off: with a prologue, 0.1.15 leaves a race between its warp groups (it
-    warns so), and results are wrong. On the CPU the host compiler vectorises
-    better than TileLang, whose vectors of float16 don't compile there.
+    infinities stay what they are. For float32 tanhf is then too coarse.
+    TileLang's automatic warp specialisation is off: with a prologue, 0.1.15
+    leaves a race between its warp groups (it warns so), and results are
+    wrong. On the CPU the host compiler vectorises better than TileLang, whose
+    vectors of float16 don't compile there.
     """
-    if device.kind == "cpu":
+    if source.device.kind == "cpu":
         return {"tirx.disable_vectorize": True}
-    if device.kind == "hip":
+    if source.device.kind == "hip":
         return {}
-    return {"tl.enable_fast_math": True, "tl.disable_warp_specialized": True}
+    return {"tl.enable_fast_math": not source.exact, "tl.disable_warp_specialized": True}
 
 
 def _shared_memory(artifact: Any) -> int:

@@ -22,7 +22,8 @@ def emit(plan: Pass, words: Words, heading: str) -> str:
         loads.copy(plan.load, "h", first, rows, ahead=False)
         loads.prologue(plan.load, plan.rows, first, rows, ahead=False)
         features = words.features(plan.width(plan.load))
-        place = f"{', '.join(batch_labels(plan))}, h, {first}:{first} + {rows}, 0:{features}"
+        place = ", ".join((*batch_labels(plan), "h", f"{first} + i, j"))
         (result,) = plan.results
-        text.line(f"T.copy({loads.tile(plan.load)}, {identifier(result.name)}[{place}])")
+        with text.block(f"for i, j in {words.each(rows, features)}:"):
+            text.line(f"{identifier(result.name)}[{place}] = {loads.tile(plan.load)}[i, j]")
     return str(text)

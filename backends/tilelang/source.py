@@ -12,6 +12,7 @@ from typing import Any
 from attnfuse.backends.tilelang import passes, pipelined
 from attnfuse.backends.tilelang.words import Words, words_for
 from attnfuse.devices import Device
+from attnfuse.ir.axes import DType
 from attnfuse.plan.kernel import Plan
 from attnfuse.versions import tilelang_version, version_line
 
@@ -29,16 +30,19 @@ class Source:
         name: the name of its kernel function.
         device: what it was made for.
         text: the Python text.
+        exact: whether functions and divisions are to be as exact as IEEE float32 is, at a cost.
     """
 
     name: str
     device: Device
     text: str
+    exact: bool = False
 
     @property
     def digest(self) -> str:
         """A hash of all that the built kernel depends on, but the machine's own tools."""
-        parts = (self.name, self.device.kind, self.device.arch, self.text, tilelang_version())
+        target = (self.device.kind, self.device.arch, "exact" if self.exact else "fast")
+        parts = (self.name, *target, self.text, tilelang_version())
         return blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
     def prim_func(self, path: Path) -> Any:
@@ -60,7 +64,7 @@ def emit(plan: Plan, device: Device, listing: str) -> Source:
     """
     heading = _heading(plan, device, listing)
     text = _SCHEDULES[plan.schedule.name](plan, words_for(device), heading)
-    return Source(plan.name, device, text)
+    return Source(plan.name, device, text, exact=plan.attended is DType.float32)
 
 
 def _heading(plan: Plan, device: Device, listing: str) -> str:

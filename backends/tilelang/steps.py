@@ -13,7 +13,11 @@ from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.text import Text
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.ir import build as ir
+from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term
+
+_LANES = 8
+"""Partial sums of a row of squares; a few threads add them without a barrier."""
 
 
 class Steps:
@@ -29,11 +33,10 @@ class Steps:
 
     def allocate(self, steps: Sequence[Term], tile: str, rows: int) -> None:
         """Write the allocation of what steps need besides their tile."""
-        norms = [step for step in steps if step.op.name == "normalise"]
-        if norms:
-            squares = (rows, self._words.reduced(size_of(norms[0])))
-            self._text.line(f"{tile}_squares = {self._words.fragment(squares)}")
-            self._text.line(f"{tile}_divisor = {self._words.fragment((rows,))}")
+        if any(step.op.name == "normalise" for step in steps):
+            self._text.line(f"{tile}_squares = {self._words.fragment((rows, _LANES))}")
+            self._text.line(f"{tile}_sums = {self._words.fragment((rows,))}")
+            self._text.line(f"{tile}_divisor = {self._words.shared((rows,), DType.float32)}")
 
     def write(
         self, step: Term, source: str, tile: str, expressions: Expressions, rows: int
@@ -56,15 +59,20 @@ class Steps:
     ) -> None:
         words, text, size = self._words, self._text, size_of(step)
         features, dtype = words.features(size), words.tile(step.type.dtype)
-        with text.block(f"for i, j in {words.each(rows, words.reduced(size))}:"):
-            place = "j" if words.reduced(size) == features else f"T.min(j, {features - 1})"
-            text.line(f'one = T.cast({source}[i, {place}], "float32")')
-            square = "one * one" if place == "j" else f"T.if_then_else(j < {size}, one * one, 0.0)"
-            text.line(f"{tile}_squares[i, j] = {square}")
-        text.line(f"T.reduce_sum({tile}_squares, {tile}_divisor, dim=1)")
+        text.line(f"T.clear({tile}_squares)")
+        with (
+            text.block(f"for part in T.serial({-(-features // _LANES)}):"),
+            text.block(f"for i, j in {words.each(rows, _LANES)}:"),
+        ):
+            text.line(f"feature = part * {_LANES} + j")
+            one = f'T.cast({source}[i, feature], "float32")'
+            inside = f"T.if_then_else(feature < {features}, {one}, 0.0)"
+            text.line(f"one = {inside if features % _LANES else one}")
+            text.line(f"{tile}_squares[i, j] += one * one")
+        text.line(f"T.reduce_sum({tile}_squares, {tile}_sums, dim=1)")
         eps = spell_number(step["eps"])
         with text.block(f"for i in {words.each(rows)}:"):
-            total = f"{tile}_divisor[i]"
+            total = f"{tile}_sums[i]"
             root = f"T.sqrt({total} / {size} + {eps})"
             root = root if step["kind"] == "rms" else f"T.max(T.sqrt({total}), {eps})"
             text.line(f"{tile}_divisor[i] = {root}")

@@ -56,10 +56,6 @@ class Words:
         """Features of a tile."""
         return padded(count) if self.on_gpu else count
 
-    def reduced(self, count: int) -> int:
-        """The width of a fragment whose rows are summed: TileLang finds layouts for powers of 2."""
-        return 1 << (padded(count) - 1).bit_length() if self.on_gpu else count
-
 
 def words_for(device: Device) -> Words:
     """The words for a device."""

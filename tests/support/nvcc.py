@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnfuse.backends.tilelang.compilers import NVCC_FLAGS, find_nvcc
+from attnfuse.backends.tilelang.compilers import NVCC_FAST, NVCC_FLAGS, find_nvcc
 from attnfuse.compiler import Launch
 
 _USED = re.compile(r"Used (\d+) registers")
@@ -44,7 +44,7 @@ def command(arch: str, program: Path) -> list[str]:
     nvcc, templates = find_nvcc(), Path(tilelang.__file__).parent
     assert nvcc is not None
     return [
-        *(nvcc, *NVCC_FLAGS, "-Xptxas", "-v", f"-arch={arch}"),
+        *(nvcc, *NVCC_FLAGS, *NVCC_FAST, "-Xptxas", "-v", f"-arch={arch}"),
         *(f"-I{templates / 'src'}", f"-I{templates / '3rdparty/cutlass/include'}"),
         *(str(program), "-o", str(program.with_suffix(".cubin"))),
     ]
