@@ -149,5 +149,7 @@ def llama(
             out_sum[i, j] = T.if_then_else(row_sum[i] > 0, out_sum[i, j] / row_sum[i], T.float32(0.0))
         for i in T.grid(64):
             row_lse[i] = T.if_then_else(row_sum[i] > 0, row_max[i] + T.log(row_sum[i]), -T.infinity("float32"))
-        T.copy(out_sum, out[b, h, q_first:q_first + 64, 0:128])
-        T.copy(row_lse, lse[b, h, q_first:q_first + 64])
+        for i, j in T.grid(64, 128):
+            out[b, h, q_first + i, j] = out_sum[i, j]
+        for i in T.grid(64):
+            lse[b, h, q_first + i] = row_lse[i]
