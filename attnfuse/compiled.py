@@ -93,8 +93,7 @@ class Choice:
     @property
     def is_built(self) -> bool:
         """Whether its kernels are on disk, all of them, so that no tool is needed."""
-        found = [find(launch.source) for launch in self.launches]
-        return all(built is not None and built.ours for built in found)
+        return all(find(launch.source) is not None for launch in self.launches)
 
     def made(self) -> Iterator[str]:
         """What exists so far of each launch, in words."""

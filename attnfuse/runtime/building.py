@@ -36,8 +36,7 @@ def ensure(sources: Sequence[Source]) -> list[Built | None]:
     known = {digest: find(source) for digest, source in unique.items()}
     missing = [unique[digest] for digest, built in known.items() if built is None]
     known |= zip((source.digest for source in missing), _made(missing), strict=True)
-    found = (known.get(source.digest) for source in sources)
-    return [built if built is not None and built.ours else None for built in found]
+    return [known.get(source.digest) for source in sources]
 
 
 def find(source: Source) -> Built | None:

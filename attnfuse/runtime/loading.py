@@ -42,10 +42,10 @@ def load(plan: Plan, source: Source, built: Built | None) -> Kernel:
         DriverFailed: the GPU's driver refused the binary.
     """
     if built is None:
-        from attnfuse.backends.tilelang import gpu
+        from attnfuse.backends.tilelang import hip
 
         with timed("compile"):
-            return gpu.build(plan, source, folder_of(source.digest))
+            return hip.build(plan, source, folder_of(source.digest))
     with timed("load"):
         if source.device.kind == "cpu":
             from attnfuse.backends.tilelang import cpu

@@ -24,7 +24,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what tools print goes to stderr, and is no part of the answer
     job = json.load(sys.stdin)
-    source = Source(**{**job, "device": Device(**job["device"])})
+    source = Source(job["name"], Device(**job["device"]), job["text"], job["exact"])
     said = json.dumps(answer(source, Path(sys.argv[1])))
     with os.fdopen(answers, "w", encoding="utf-8") as stream:
         stream.write(said)

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ from attnfuse.backends.tilelang.compilers import (
 )
 from attnfuse.backends.tilelang.lower import Lowered
 from attnfuse.backends.tilelang.source import Source
+from attnfuse.backends.tilelang.tensor_maps import TensorMap, read
 from attnfuse.devices import Device
 from attnfuse.files import write_atomically
 from attnfuse.versions import tilelang_version
 
-FORMAT = 1
+FORMAT = 2
 """Changes whenever the JSON does, so that what another version wrote is built again."""
 
 _SCRATCH = "building-"
@@ -57,14 +58,14 @@ class Built:
         function: the name of the kernel's function.
         parameters: the name and the C type of each parameter, in order.
         shared_memory: bytes of dynamic shared memory that a block needs; 0 on a CPU.
-        ours: whether the binary is there. If not, TileLang has to build the program itself.
+        tensor_maps: what its parameters of the type `CUtensorMap` are to hold.
     """
 
     path: Path
     function: str
     parameters: tuple[tuple[str, str], ...]
     shared_memory: int
-    ours: bool
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     @property
     def text(self) -> Path:
@@ -75,15 +76,6 @@ class Built:
 def can_make(device: Device) -> bool:
     """Whether binaries are made here for a device at all. TileLang builds HIP itself."""
     return device.kind in EXTENSIONS
-
-
-def ours(device: Device, text: str) -> bool:
-    """Whether a binary is made here for the target code ``text``.
-
-    TileLang itself builds CUDA kernels with tensor-map parameters, since its
-    own host code makes these maps at each launch.
-    """
-    return can_make(device) and "CUtensorMap" not in text
 
 
 def prototype(device: Device, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -106,8 +98,7 @@ def make(source: Source, lowered: Lowered, folder: Path) -> Built:
     binary = folder / f"kernel-{tag(device)}.{EXTENSIONS[device.kind]}"
     text = binary.with_suffix(f".{lowered.extension}")
     write_atomically(text, lowered.text)
-    if ours(device, lowered.text):
-        _compile(source, text, binary)
+    _compile(source, text, binary)
     write_atomically(_beside(binary), json.dumps(_described(source, lowered, binary)))
     found = _read(_beside(binary), device)
     assert found is not None
@@ -160,7 +151,8 @@ def _described(source: Source, lowered: Lowered, binary: Path) -> dict[str, obje
         "function": function,
         "parameters": parameters,
         "shared_memory": lowered.shared_memory,
-        "binary": _hash(binary) if ours(source.device, lowered.text) else None,
+        "tensor_maps": [asdict(each) for each in lowered.tensor_maps],
+        "binary": _hash(binary),
         "versions": versions | {"compiler": version_of(compiler).strip()},
     }
 
@@ -185,7 +177,7 @@ def _problem(data: Any, path: Path, device: Device) -> str | None:
         return f"its format is {data['format']}, not {FORMAT}"
     if data["machine"] != machine(device):
         return "it was made for another processor"
-    if data["binary"] is not None and data["binary"] != _hash(_binary(path, device)):
+    if data["binary"] != _hash(_binary(path, device)):
         return "the binary beside it is not what it describes"
     return None
 
@@ -196,7 +188,7 @@ def _built(data: Any, path: Path, device: Device) -> Built:
         function=data["function"],
         parameters=tuple((name, kind) for name, kind in data["parameters"]),
         shared_memory=data["shared_memory"],
-        ours=data["binary"] is not None,
+        tensor_maps=tuple(map(read, data["tensor_maps"])),
     )
 
 

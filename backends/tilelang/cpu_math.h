@@ -7,6 +7,11 @@
 #include <cstring>
 #include <utility>
 
+// TileLang's header names it even where its definition is left out.
+namespace half_float {
+class half;
+}
+
 namespace attnfuse {
 
 // The widest vector, and the rows of a block whose sums, two vectors a row, stay in registers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from attnfuse.backends.tilelang.arguments import Arguments, Told
 from attnfuse.backends.tilelang.binaries import Built
 from attnfuse.backends.tilelang.driver import Launcher, allow_shared_memory, load_kernel
-from attnfuse.backends.tilelang.header import tensors
 from attnfuse.backends.tilelang.launching import (
     Output,
     Placed,
@@ -20,14 +19,10 @@ from attnfuse.backends.tilelang.launching import (
     Shapes,
     Sizes,
 )
-from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.words import Words
 from attnfuse.plan.kernel import Plan
 
 _WORDS = Words(on_gpu=True)
-_LETTERS = {"int": "i", "int64_t": "q"}
-"""How `struct` packs each type; pointers are the rest."""
-
 _BY_DEFAULT = 48 * 1024
 """Bytes of shared memory that any kernel may use."""
 
@@ -54,24 +49,14 @@ class CudaKernel:
         device = like.device.index
         assert isinstance(device, int)
         self._allow(device)
-        pointers, numbers, packer = self._parameters
-        values = self.shapes.values(inputs, outputs, sizes)
+        told = self._arguments.told(self.shapes.values(inputs, outputs, sizes))
         shape = (grid, self.plan.schedule.threads, self.built.shared_memory)
-        launcher = Launcher(self.handle, *shape, packer.size)
-        told = tuple(values[name] for name in numbers)
-        return _Launch(outputs, pointers, told, packer, launcher, device)
+        launcher = Launcher(self.handle, *shape, self._arguments.size)
+        return _Launch(outputs, told, launcher, device)
 
     @cached_property
-    def _parameters(self) -> tuple[tuple[int, ...], tuple[str, ...], struct.Struct]:
-        """The places of the tensors, then the names of the numbers, and what packs them.
-
-        TileLang puts pointers before numbers.
-        """
-        named = {identifier(each.name): place for place, each in enumerate(tensors(self.plan))}
-        pointers = [named[name] for name, kind in self.built.parameters if kind not in _LETTERS]
-        numbers = self.built.parameters[len(pointers) :]
-        letters = "P" * len(pointers) + "".join(_LETTERS[kind] for _, kind in numbers)
-        return tuple(pointers), tuple(name for name, _ in numbers), struct.Struct(letters)
+    def _arguments(self) -> Arguments:
+        return Arguments(self.plan, self.built)
 
     def _allow(self, device: int) -> None:
         """Once a device, ask for the shared memory that the kernel needs."""
@@ -96,18 +81,15 @@ class _Launch:
     """What a call has to do, on the tensors' device and its current stream."""
 
     outputs: tuple[Output, ...]
-    pointers: tuple[int, ...]
-    numbers: tuple[int, ...]
-    packer: struct.Struct
+    told: Told
     launcher: Launcher
     device: int
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         outputs = [output.allocate() for output in self.outputs]
-        addresses = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
-        packed = self.packer.pack(*[addresses[place] for place in self.pointers], *self.numbers)
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
-        if torch._C._cuda_getDevice() == self.device:
+        packed = self.told([tensor.data_ptr() for tensor in (*inputs, *outputs)])
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        if torch.cuda.current_device() == self.device:
             self.launcher(packed, stream, self.device)
         else:
             with torch.cuda.device(self.device):

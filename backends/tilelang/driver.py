@@ -8,12 +8,15 @@ cost a few.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from attnfuse.backends.tilelang.tensor_maps import TensorMap, number
 from attnfuse.errors import DriverFailed
 
 _MAX_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64  # struct CUtensorMap
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE
 
@@ -57,6 +60,36 @@ def allow_shared_memory(kernel: int, size: int, device: int) -> None:
     """
     handle = ctypes.c_void_p(kernel)
     _check("cuKernelSetAttribute", _MAX_DYNAMIC_SHARED_MEMORY, size, handle, device)
+
+
+def encode_tensor_map(tensor_map: TensorMap, address: int, values: Mapping[str, int]) -> bytes:
+    """The bytes of a `CUtensorMap`.
+
+    Args:
+        tensor_map: what it is to hold.
+        address: of the tensor, a multiple of 16.
+        values: sizes and strides by name. A size of 0, which the driver refuses, counts as 1:
+            whoever has no elements doesn't copy any.
+
+    Raises:
+        DriverFailed: the driver refused, as for strides that are no multiples of 16 bytes.
+    """
+    rank = len(tensor_map.sizes)
+    sizes = [max(number(size, values), 1) for size in tensor_map.sizes]
+    strides = [number(stride, values) for stride in tensor_map.strides]
+    room = ctypes.create_string_buffer(2 * _TENSOR_MAP_BYTES)
+    start = -ctypes.addressof(room) % _TENSOR_MAP_ALIGNMENT
+    _check(
+        "cuTensorMapEncodeTiled",
+        ctypes.c_void_p(ctypes.addressof(room) + start),
+        *(tensor_map.dtype, rank, ctypes.c_void_p(address)),
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * rank)(*strides),
+        (ctypes.c_uint32 * rank)(*tensor_map.box),
+        (ctypes.c_uint32 * rank)(*tensor_map.steps),
+        *tensor_map.modes,
+    )
+    return room.raw[start : start + _TENSOR_MAP_BYTES]
 
 
 class Launcher:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnfuse.backends.tilelang.source import Source
+from attnfuse.backends.tilelang.tensor_maps import TensorMap, tensor_maps
 from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
 from attnfuse.files import write_atomically
@@ -31,11 +32,13 @@ class Lowered:
         text: the target code.
         extension: the usual extension of its file.
         shared_memory: bytes of shared memory that a block uses, as TileLang allots it.
+        tensor_maps: what the host has to tell the copy engine at a launch.
     """
 
     text: str
     extension: str
     shared_memory: int
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 def import_tilelang() -> Any:
@@ -48,21 +51,24 @@ def import_tilelang() -> Any:
 
 @contextmanager
 def quick_proofs() -> Generator[None]:
-    """Lower with the quicker of Z3's two solvers for linear arithmetic.
+    """Lower without the cuts that Z3 takes from Hermite normal forms.
 
     TileLang asks Z3 thousands of small questions about indices, half of the
-    time of lowering. Z3's older simplex (number 2) gives the same programs in
-    about half the time; its default (6) is for larger questions. The choice is
-    the whole process's, so one thread lowers at a time.
+    time of lowering. Half of that goes into these cuts, and programs are the
+    same without them. TVM limits a question by Z3's count of its own steps,
+    not by time, so programs don't depend on how busy the machine is; but a
+    setting that needs more steps proves less. Z3's older simplex
+    (`smt.arith.solver` 2) is as quick, and leaves more conditions and barriers.
+    The choice is the whole process's, so one thread lowers at a time.
     """
     import z3
 
     with _lowering:
-        z3.set_param("smt.arith.solver", 2)
+        z3.set_param("smt.arith.enable_hnf", False)
         try:
             yield
         finally:
-            z3.set_param("smt.arith.solver", 6)
+            z3.set_param("smt.arith.enable_hnf", True)
 
 
 def load(source: Source, folder: Path) -> Any:
@@ -95,7 +101,8 @@ def lower(source: Source, folder: Path) -> Lowered:
             device=source.device.title,
             available=source.device.shared_memory,
         )
-    return Lowered(artifact.kernel_source, _EXTENSIONS[source.device.kind], used)
+    maps = tensor_maps(artifact.host_mod)
+    return Lowered(artifact.kernel_source, _EXTENSIONS[source.device.kind], used, maps)
 
 
 def target_of(device: Device) -> dict[str, str]:

@@ -110,7 +110,7 @@ def test_a_worker_finds_modules_where_this_process_does(
 
 def test_with_one_process_allowed_nothing_is_started(tmp_path: Path) -> None:
     sources = [tiny_source(19.0), tiny_source(20.0)]
-    built = [Built(tmp_path / name, name, (), 0, ours=True) for name in ("one", "other")]
+    built = [Built(tmp_path / name, name, (), 0) for name in ("one", "other")]
 
     def build(source: Source, folder: Path) -> Built:
         return built[sources.index(source)]

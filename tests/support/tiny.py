@@ -36,7 +36,7 @@ from attnfuse.runtime.building import ensure
 from attnfuse.runtime.stats import stats
 
 job = json.load(sys.stdin)
-(built,) = ensure([Source(**{**job, "device": Device(**job["device"])})])
+(built,) = ensure([Source(job["name"], Device(**job["device"]), job["text"], job["exact"])])
 loaded = [name for name in ("tilelang", "tvm", "z3", "torch") if name in sys.modules]
 done = stats()
 print(json.dumps([done.builds, done.disk_hits, built.path.name, loaded]))

@@ -1,4 +1,4 @@
-"""Runs kernels that TileLang itself builds and launches: on AMD GPUs, and with tensor maps."""
+"""Runs kernels on AMD GPUs, which TileLang itself builds and launches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = Words(on_gpu=True)
 
 
 @dataclass(frozen=True)
-class GpuKernel:
+class HipKernel:
     """A kernel with TileLang's host code, which reads sizes and strides off the tensors."""
 
     plan: Plan
@@ -59,7 +59,7 @@ class _Launch:
         return outputs
 
 
-def build(plan: Plan, source: Source, folder: Path) -> GpuKernel:
+def build(plan: Plan, source: Source, folder: Path) -> HipKernel:
     """The kernel of a program, compiled by TileLang, which keeps a cache of its own."""
     with quick_proofs():
         kernel = import_tilelang().compile(
@@ -67,4 +67,4 @@ def build(plan: Plan, source: Source, folder: Path) -> GpuKernel:
             target=target_of(source.device),
             pass_configs=dict(pass_configs(source)),
         )
-    return GpuKernel(plan, kernel)
+    return HipKernel(plan, kernel)
