@@ -92,7 +92,7 @@ def _flip(folder: Path) -> None:
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "its format is 0, not 1": _change(format=0),
+    "its format is 0, not 2": _change(format=0),
     "made for another processor": _change(machine="other"),
     "not what it describes": _flip,
     "can't be read (JSONDecodeError": lambda folder: description(folder).write_text("{"),
