@@ -53,6 +53,7 @@ class Variant:
     def __init__(self, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
         self.name = function.__name__ if function.__name__.isidentifier() else "variant"
+        self._qualified_name = function.__qualname__
         self._function = function
         self._parameters = inspect.signature(function)
         self._names = tuple(self._parameters.parameters)
@@ -79,8 +80,8 @@ class Variant:
         """
         if torch.compiler.is_compiling():
             _tell_dynamo()
-            return _call_by_handle(self._handle, args, kwargs)
-        return self._call(args, kwargs)
+            return _by_handle(self._handle, "_call", args, kwargs)
+        return self._call(*args, **kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> Program:
         """The term graph for these arguments."""
@@ -136,9 +137,10 @@ class Variant:
             exact: compute and return float64; else round as the types say.
             kwargs: as for a call.
         """
-        traced = self._trace(args, kwargs)
-        with without_autocast(traced.tensors.values()):
-            return _unwrap(evaluate(traced.program, traced.tensors, exact=exact))
+        if torch.compiler.is_compiling():
+            _tell_dynamo()
+            return _by_handle(self._handle, "_reference", (exact, *args), kwargs)
+        return self._reference(exact, *args, **kwargs)
 
     def probabilities(self, *args: object, **kwargs: object) -> Outputs:
         """The dense probabilities (batch, query heads, q_len, kv_len), for debugging.
@@ -154,9 +156,14 @@ class Variant:
 
     def __reduce__(self) -> str:
         """Copied and pickled as functions are: a copy is the variant itself, a pickle its name."""
-        return self.__qualname__
+        return self._qualified_name
 
-    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
+    def _reference(self, exact: bool, *args: object, **kwargs: object) -> Outputs:
+        traced = self._trace(args, kwargs)
+        with without_autocast(traced.tensors.values()):
+            return _unwrap(evaluate(traced.program, traced.tensors, exact=exact))
+
+    def _call(self, *args: object, **kwargs: object) -> Outputs:
         given: list[Any] = [*args, *kwargs.values()]
         names = (*self._names[: len(args)], *kwargs)
         if _autocasts(given):
@@ -263,9 +270,12 @@ A handle is never given again: a graph that outlives its variant must not meet a
 """
 
 
-def _call_by_handle(handle: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Outputs:
+def _by_handle(
+    handle: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Outputs:
     """A call that Dynamo leaves to AOTAutograd, which traces through it to the operator."""
-    return _variants[handle]._call(args, kwargs)
+    outputs: Outputs = getattr(_variants[handle], method)(*args, **kwargs)
+    return outputs
 
 
 def _tell_dynamo() -> None:
@@ -273,7 +283,7 @@ def _tell_dynamo() -> None:
 
     What Dynamo takes for a constant function is called when it is traced.
     """
-    torch.compiler.allow_in_graph(_call_by_handle)
+    torch.compiler.allow_in_graph(_by_handle)  # pyright: ignore[reportUnknownMemberType]
 
 
 _tell_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from attnfuse.runtime.contents import Entry, entries, remove
+from attnfuse.runtime.contents import Entry, definition_files, entries, remove
 from attnfuse.settings import get_settings
 
 Parsers = Any  # argparse has no public name for what add_subparsers returns
@@ -18,7 +20,7 @@ def configure(verbs: Parsers) -> None:
     actions = verb.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="the programs in the cache, the newest first")
     listing.set_defaults(run=_list)
-    clearing = actions.add_parser("clear", help="remove all programs from the cache")
+    clearing = actions.add_parser("clear", help="remove all programs and definitions")
     clearing.add_argument("--yes", action="store_true", help="without asking")
     clearing.set_defaults(run=_clear)
 
@@ -45,13 +47,13 @@ def _list(given: argparse.Namespace) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
-    print(_total(found))
+    print(_total(found, definition_files()))
     return 0
 
 
 def _clear(given: argparse.Namespace) -> int:
-    found = entries()
-    if found and not (given.yes or _agreed(found)):
+    found, files = entries(), definition_files()
+    if (found or files) and not (given.yes or _agreed(_total(found, files))):
         return 2
     removed: list[Entry] = []
     for entry in found:
@@ -61,15 +63,18 @@ def _clear(given: argparse.Namespace) -> int:
             print(f"removed {'  '.join(_row(entry))}")
         else:
             print(f"kept {_place(entry)}: {problem}")
-    print(f"removed {_total(removed)}")
+    total = _total(removed, files)
+    for path in files:
+        path.unlink(missing_ok=True)
+    print(f"removed {total}")
     return 0 if removed == found else 1
 
 
-def _agreed(found: list[Entry]) -> bool:
+def _agreed(total: str) -> bool:
     if not sys.stdin.isatty():
         print("attnfuse: nobody to ask whether to clear the cache; give --yes", file=sys.stderr)
         return False
-    return input(f"remove {_total(found)}? [y/N] ").strip().lower() in ("y", "yes")
+    return input(f"remove {total}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -81,7 +86,11 @@ def _place(entry: Entry) -> str:
     return str(entry.folder.relative_to(get_settings().cache_dir))
 
 
-def _total(found: list[Entry]) -> str:
-    count = f"{len(found)} program{'' if len(found) == 1 else 's'}"
-    size = bytes_in_words(sum(entry.size for entry in found))
-    return f"{count}, {size}, in {get_settings().cache_dir}"
+def _total(found: Sequence[Entry], files: Sequence[Path]) -> str:
+    size = sum(entry.size for entry in found) + sum(path.stat().st_size for path in files)
+    counted = f"{_counted(found, 'program')}, {_counted(files, 'definition')}"
+    return f"{counted}, {bytes_in_words(size)}, in {get_settings().cache_dir}"
+
+
+def _counted(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -12,12 +12,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from attnfuse.runtime.cache import LOCK, programs
+from attnfuse.runtime.definitions import definitions
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _HALF_WRITTEN = r"(\.[0-9a-f]{8})?"
 _FILE = re.compile(
     rf"(program\.py|kernel-[0-9a-f]{{16}}\.(json|so|cpp|cubin|cu)){_HALF_WRITTEN}|{LOCK}"
 )
+_DEFINITION = re.compile(rf"[0-9a-f]{{32}}\.json{_HALF_WRITTEN}")
 _FOLDER = re.compile(r"building-\w+|__pycache__")
 _HEADING = re.compile(r'"""(\w+) for (.+)\.\n')
 
@@ -44,6 +46,13 @@ class Entry:
 def entries() -> list[Entry]:
     """The programs in the cache, the newest first."""
     return sorted(map(_entry, _folders()), key=lambda entry: entry.age)
+
+
+def definition_files() -> list[Path]:
+    """The files that say what keys in graphs mean, those half written among them."""
+    root = definitions()
+    paths = root.iterdir() if root.is_dir() else ()
+    return sorted(path for path in paths if _DEFINITION.fullmatch(path.name) and path.is_file())
 
 
 def remove(folder: Path) -> str | None:

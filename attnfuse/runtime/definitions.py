@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from attnfuse.errors import UnknownDefinition
+from attnfuse.errors import CorruptProgram, UnknownDefinition
 from attnfuse.files import write_atomically
 from attnfuse.ir.program import Program
 from attnfuse.ir.serial import dump, load
@@ -37,10 +37,10 @@ def keep(key: str) -> None:
     """Write down what a key means, for the later processes in which a graph may run."""
     path, text = definitions() / f"{key}.json", dump(find(key))
     try:
-        if not (path.exists() and path.read_text("utf-8") == text):
+        if not path.exists() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         _log.info("the definition of %s is in this process only: %s", key, error)
 
 
@@ -53,8 +53,11 @@ def find(key: str) -> Program:
     """
     if key not in _known:
         try:
-            text = (definitions() / f"{key}.json").read_text("utf-8")
+            text = (definitions() / f"{key}.json").read_text("utf-8", errors="replace")
         except OSError as error:
             raise UnknownDefinition(key=key, folder=definitions()) from error
-        _known[key] = load(text)
+        program = load(text)
+        if program.digest != key:
+            raise CorruptProgram(problem=f"{key}.json holds {program.digest}")
+        _known[key] = program
     return _known[key]

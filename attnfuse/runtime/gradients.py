@@ -4,11 +4,13 @@ They cost memory quadratic in the lengths, so a call says so once, and is
 refused above the limit that the reference backend has everywhere.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -64,7 +66,7 @@ def gradients(
         wanted: for each input, whether its gradient is wanted.
     """
     names = [term.text("name") for term in program.inputs]
-    with torch.enable_grad(), without_autocast(inputs):
+    with _recording(), without_autocast(inputs):
         leaves = [
             tensor.detach().requires_grad_(wants)
             for tensor, wants in zip(inputs, wanted, strict=True)
@@ -86,6 +88,14 @@ def empty_gradients(inputs: Sequence[Tensor], wanted: Sequence[bool]) -> list[Te
     """Uninitialised gradients of the inputs that are wanted."""
     pairs = zip(inputs, wanted, strict=True)
     return [torch.empty_like(tensor) for tensor, wants in pairs if wants]
+
+
+@contextmanager
+def _recording() -> Generator[None]:
+    """A block that autograd records, also within an operator, where it is switched off twice."""
+    autograd = torch._C.DispatchKey.AutogradFunctionality
+    with torch._C._SetExcludeDispatchKeyGuard(autograd, False), torch.enable_grad():
+        yield
 
 
 def without_autocast(tensors: Iterable[Tensor]) -> AbstractContextManager[object]:

@@ -62,7 +62,7 @@ def test_list_says_what_is_there_newest_first(
         f"programs/{'b' * 32}",
     ]
     assert second.startswith("llama  NVIDIA A100 (sm_80)  53 B  2 h  programs/")
-    assert total == f"2 programs, 99 B, in {root}"
+    assert total == f"2 programs, 0 definitions, 99 B, in {root}"
 
 
 def test_what_the_compiler_makes_is_listed_and_removed_to_the_last_file(
@@ -80,7 +80,7 @@ def test_what_the_compiler_makes_is_listed_and_removed_to_the_last_file(
 def test_an_empty_cache(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("list", "clear"):
         assert main(["cache", verb]) == 0
-        assert f"0 programs, 0 B, in {root}" in capsys.readouterr().out
+        assert f"0 programs, 0 definitions, 0 B, in {root}" in capsys.readouterr().out
     assert not root.exists()
 
 
@@ -101,6 +101,35 @@ def test_clear_leaves_what_is_not_ours(root: Path, capsys: pytest.CaptureFixture
     assert {path.name for path in folder.iterdir()} == {"building-of-mine", "kernel.so", "linked"}
     assert (outside / "program.py").exists() and (root / "notes.txt").exists()
     assert {path.name for path in (root / "programs").iterdir()} == {"a" * 32, "c" * 32, "mine"}
+
+
+def test_definitions_are_counted_and_cleared_and_nothing_else(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root / "definitions"
+    (folder / "mine").mkdir(parents=True)
+    ours = [folder / f"{digit * 32}.json{end}" for digit, end in (("a", ""), ("b", ".0123abcd"))]
+    others = [folder / name for name in ("notes.json", f"{'c' * 32}.json.bak", f"{'d' * 31}.json")]
+    for path in (*ours, *others):
+        path.write_text("{}")
+    (folder / f"{'e' * 32}.json").mkdir()
+    assert main(["cache", "list"]) == 0
+    assert capsys.readouterr().out == f"0 programs, 2 definitions, 4 B, in {root}\n"
+    assert main(["cache", "clear", "--yes"]) == 0
+    assert capsys.readouterr().out == f"removed 0 programs, 2 definitions, 4 B, in {root}\n"
+    left = {*(path.name for path in others), "mine", f"{'e' * 32}.json"}
+    assert {path.name for path in folder.iterdir()} == left
+
+
+def test_clear_asks_before_it_removes_definitions(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = root / "definitions" / f"{'a' * 32}.json"
+    definition.parent.mkdir(parents=True)
+    definition.touch()
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["cache", "clear"]) == 2
+    assert "give --yes" in capsys.readouterr().err and definition.exists()
 
 
 def test_clear_keeps_what_is_being_built(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
