@@ -49,6 +49,28 @@ def key_range(visible: Term, kv_len: Term) -> KeyRange:
     return KeyRange(ir.maximum(*firsts), ir.minimum(*ends))
 
 
+def full_range(visible: Term, kv_len: Term) -> KeyRange:
+    """A range of keys that every query of a tile can see, as wide as the predicate shows.
+
+    Args:
+        visible: a closed predicate.
+        kv_len: how many keys there are.
+    """
+    if visible is ir.TRUE:
+        return KeyRange(ir.const(0), kv_len)
+    firsts, ends = [ir.const(0)], [kv_len]
+    for predicate in ir.conjuncts(visible):
+        bound = _bound(predicate)
+        if bound is None:
+            return KeyRange(ir.const(0), ir.const(0))
+        sign, rest = bound
+        if sign > 0:
+            firsts.append(ir.neg(_least(rest)))
+        else:
+            ends.append(ir.add(_least(rest), ir.const(1)))
+    return KeyRange(ir.maximum(*firsts), ir.minimum(*ends))
+
+
 Rest = tuple[dict[Term, int], int]
 
 
@@ -67,11 +89,20 @@ def _bound(predicate: Term) -> tuple[int, Rest] | None:
 
 def _greatest(rest: Rest) -> Term:
     """The greatest value of an affine term over the queries of a tile."""
+    return _at_ends(rest, (Q_FIRST, Q_LAST))
+
+
+def _least(rest: Rest) -> Term:
+    """The least value of an affine term over the queries of a tile."""
+    return _at_ends(rest, (Q_LAST, Q_FIRST))
+
+
+def _at_ends(rest: Rest, ends: tuple[Term, Term]) -> Term:
+    """An affine term at one end of a tile where it falls with the query, at the other where not."""
     coefficients, constant = rest
     placed: dict[Term, int] = {}
     for term, factor in coefficients.items():
-        end = Q_LAST if factor > 0 else Q_FIRST
-        placed[end if _is_index(term, "q") else term] = factor
+        placed[ends[factor > 0] if _is_index(term, "q") else term] = factor
     return ir.affine(placed, constant)
 
 

@@ -14,7 +14,7 @@ from small_terms import K, Q, array, b, k, kv_len, q, q_len, table, tensor, valu
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term, walk
-from attnfuse.masks import KeyRange, key_range, support
+from attnfuse.masks import KeyRange, full_range, key_range, support
 from attnfuse.masks.ranges import Q_FIRST, Q_LAST
 
 # -- predicates as expressions -----------------------------------------------------------
@@ -173,6 +173,31 @@ def test_one_bound_of_any_slope_is_tight(bound: Expression, tile: Tile) -> None:
         assert (first, end) == (min(keys), max(keys) + 1)
     else:
         assert end <= first
+
+
+def seen_by_all(conditions: Iterable[Expression], tile: Tile, batch: int) -> list[int]:
+    """The keys that every query of the tile sees."""
+    world, first, last = tile
+    both = node("and", *conditions)
+    return [
+        key
+        for key in range(world.kv_len)
+        if all(at(both, world, (batch, query, key)) for query in range(first, last + 1))
+    ]
+
+
+@given(st.lists(edges | paddings, max_size=4), st.lists(others, max_size=1), tiles())
+def test_all_queries_see_the_keys_of_the_full_range(
+    bounds: list[Expression], more: list[Expression], tile: Tile
+) -> None:
+    conditions = [*bounds, *more]
+    found = full_range(ir.and_(*map(term_of, conditions)), kv_len)
+    for batch in range(tile[0].batch):
+        first, end = range_of(found, tile, batch)
+        keys = seen_by_all(conditions, tile, batch)
+        assert first >= 0 and set(range(first, end)) <= set(keys)
+        if not more and keys:
+            assert (first, end) == (min(keys), max(keys) + 1)
 
 
 # -- by hand ----------------------------------------------------------------------------------
