@@ -105,8 +105,8 @@ class Epilogue:
     def _result(self, result: Result) -> None:
         """Compute one result from its expression and write it to memory.
 
-        TileLang leaves out what lies outside of the tensor, as it does for T.copy, which takes it
-        seconds longer on GPUs, and is a loop with a condition at each element on the CPU.
+        TileLang leaves out what lies outside of the tensor, as it does for T.copy. That takes it
+        a second longer on GPUs, and is one loop with a condition at each element on the CPU.
         """
         if not _as_it_is(result):
             self._compute(result)

@@ -53,13 +53,14 @@ def import_tilelang() -> Any:
 def quick_proofs() -> Generator[None]:
     """Lower without the cuts that Z3 takes from Hermite normal forms.
 
-    TileLang asks Z3 thousands of small questions about indices, half of the
-    time of lowering. Half of that goes into these cuts, and programs are the
-    same without them. TVM limits a question by Z3's count of its own steps,
-    not by time, so programs don't depend on how busy the machine is; but a
-    setting that needs more steps proves less. Z3's older simplex
-    (`smt.arith.solver` 2) is as quick, and leaves more conditions and barriers.
-    The choice is the whole process's, so one thread lowers at a time.
+    TileLang asks Z3 thousands of small questions about indices, more than half
+    of the time of lowering. More than half of that goes into these cuts, and
+    programs are the same without them. TVM limits a question by Z3's count of
+    its own steps, not by time: programs don't depend on how busy the machine
+    is, but a setting that needs more steps proves less. Z3's older simplex
+    (`smt.arith.solver` 2) is a little quicker yet, and leaves conditions twice
+    and more barriers. The choice is the whole process's, so one thread lowers
+    at a time.
     """
     import z3
 

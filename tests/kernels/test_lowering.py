@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from cases import CASES, Case, Sizes
 from nvcc import resources
+from shown import EXAMPLES
 from torch import Tensor
 
 import attnfuse as af
+from attnfuse.backends.tilelang import lower as lowering
 from attnfuse.backends.tilelang.compilers import find_nvcc
 from attnfuse.backends.tilelang.source import Source
 from attnfuse.compiler import Launch
@@ -74,6 +79,19 @@ def test_llama_compiles_without_spills(device: str) -> None:
     assert (found.spill_stores, found.spill_loads) == (0, 0), found
 
 
+@pytest.mark.parametrize("name", ["alibi", "gpt_oss"])
+def test_quick_proofs_prove_all_that_z3_proves_by_itself(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In these programs some proofs come close to TileLang's limit."""
+    (example,) = (each for each in EXAMPLES if each.name == name)
+    tensors = example.inputs(replace(example.sizes, q_len=16, kv_len=16), torch.bfloat16, "meta")
+    (launch,) = example.variant.compile(*tensors, device="a100").launches
+    quick = launch.lowered
+    monkeypatch.setattr(lowering, "quick_proofs", nullcontext)
+    assert lowering.lower(launch.source, tmp_path) == quick
+
+
 SAMPLE = [(case, GPUS[place % len(GPUS)]) for place, case in enumerate(CASES)]
 
 
@@ -85,6 +103,29 @@ def test_every_variant_lowers_for_a_gpu(case: Case, device: str) -> None:
     for launch in case.variant.compile(*tensors, **extra, device=device).launches:
         assert f"{launch.plan.name}_kernel" in launch.lowered.text
         assert launch.lowered.shared_memory <= all_devices()[device].shared_memory
+
+
+def around(lines: list[str], place: int) -> str:
+    """The lines of code that the one at ``place`` is nested in."""
+    found: list[str] = []
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    depth = indents[place]
+    for line, indent in zip(lines[place::-1], indents[place::-1], strict=True):
+        if line.strip() and indent < depth:
+            found.append(line)
+            depth = indent
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("device", ["h200", "rtx3090", "mi300x", "cpu"])
+def test_nothing_is_written_beyond_the_end_of_an_output(device: str) -> None:
+    """There may be fewer queries than rows of a tile, and features that only pad it."""
+    (launch,) = CASES[0].variant.compile(*meta(17), device=device).launches
+    lines = launch.lowered.text.splitlines()
+    stores = [place for place, line in enumerate(lines) if re.match(r" *out\[.*\] = ", line)]
+    assert stores
+    for place in stores:
+        assert "< q_len)" in around(lines, place) and "< 17" in around(lines, place)
 
 
 @pytest.mark.parametrize("device", ["h200", "rtx3090", "mi300x"])
