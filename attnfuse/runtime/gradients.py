@@ -110,5 +110,5 @@ def _warn_once(variant: str) -> None:
         f"{variant}: its kernels have no backward pass yet; the gradients come from AttnFuse's "
         "reference backend, with several tensors of all scores in memory "
         "(batch × heads × q_len × kv_len × 4 bytes each). ATTNFUSE_BACKWARD=raise refuses instead.",
-        stacklevel=5,
+        stacklevel=7,  # from here to the line that called a variant
     )

@@ -207,8 +207,9 @@ def test_the_warning_comes_once_for_each_variant() -> None:
     for name in ("one", "other"):
         own = af.variant(plain)
         own.name = name
-        with pytest.warns(UserWarning, match=rf"{name}: its kernels have no backward pass"):
+        with pytest.warns(UserWarning, match=rf"{name}: its kernels have no backward pass") as said:
             own(*given)
+        assert said[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             own(*given)
