@@ -389,12 +389,8 @@ def calls(draw: st.DrawFn) -> tuple[list[object], dict[str, object]]:
     )
 
 
-@settings(max_examples=60)
-@given(st.lists(calls(), min_size=2, max_size=12))
-def test_a_call_never_gets_another_call_s_program(
-    sequence: list[tuple[list[object], dict[str, object]]],
-) -> None:
-    own = af.variant(picky)
+def assert_own_program(own: af.Variant, *args: object, **kwargs: object) -> None:
+    """A call reaches the operator with what a variant without a past makes of it."""
     called: list[tuple[list[Tensor], str]] = []
 
     def attend(inputs: list[Tensor], key: str) -> list[Tensor]:
@@ -403,13 +399,29 @@ def test_a_call_never_gets_another_call_s_program(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ops, "attend", attend)
-        for args, kwargs in (*sequence, *sequence):
-            own(*args, **kwargs)
-            inputs, key = called.pop()
-            assert key == define(af.variant(picky).trace(*args, **kwargs))
-            bound = inspect.signature(picky).bind(*args, **kwargs).arguments
-            wanted = [each for each in bound.values() if isinstance(each, Tensor)]
-            assert list(map(id, inputs)) == list(map(id, wanted))
+        own(*args, **kwargs)
+    ((inputs, key),) = called
+    assert key == define(af.variant(picky).trace(*args, **kwargs))
+    bound = inspect.signature(picky).bind(*args, **kwargs).arguments
+    wanted = [each for each in bound.values() if isinstance(each, Tensor)]
+    assert list(map(id, inputs)) == list(map(id, wanted))
+
+
+@settings(max_examples=40)
+@given(st.lists(calls(), min_size=2, max_size=8))
+def test_a_call_never_gets_another_call_s_program(
+    sequence: list[tuple[list[object], dict[str, object]]],
+) -> None:
+    own = af.variant(picky)
+    for args, kwargs in (*sequence, *sequence):
+        assert_own_program(own, *args, **kwargs)
+
+
+@pytest.mark.parametrize("constants", [CONSTANTS, CONSTANTS[::-1]], ids=["forth", "back"])
+def test_constants_that_python_calls_equal_are_told_apart(constants: tuple[object, ...]) -> None:
+    own, q = af.variant(picky), torch.empty(1, 2, 3, 8, device="meta")
+    for constant in (*constants, *constants):
+        assert_own_program(own, q, q, q, torch.empty(2, 1, device="meta"), constant)
 
 
 def test_wrong_arguments_are_refused_as_by_any_function() -> None:

@@ -99,10 +99,10 @@ def surrounded(*given: Tensor) -> tuple[Tensor, Tensor]:
     return out + 1.0, lse * 0.5
 
 
-@pytest.mark.parametrize("dynamic", [True, False, None])
+@pytest.mark.parametrize("dynamic", [True, False])
 def test_compiled_functions_equal_eager_ones(dynamic: bool | None) -> None:
     compiled = Compiled(surrounded, dynamic)
-    for batch, q_len, kv_len in ((2, 9, 9), (2, 12, 12), (1, 33, 33), (3, 9, 5)):
+    for batch, q_len, kv_len in ((2, 9, 9), (2, 12, 12), (3, 33, 5)):
         given = tensors(batch, q_len, kv_len)
         for one, other in zip(compiled(*given), surrounded(*given), strict=True):
             assert torch.equal(one, other) and one.stride() == other.stride()
@@ -258,6 +258,8 @@ def test_a_variant_that_takes_another_s_place_is_not_taken_for_it() -> None:
         del own
         gc.collect()
     assert compiled.graphs == 5
+    handles = {number(1.0)._handle for _ in range(50)}  # pyright: ignore[reportPrivateUsage]
+    assert len(handles) == 50
 
 
 def test_a_copied_module_is_compiled_when_the_first_one_is_gone() -> None:
@@ -425,40 +427,38 @@ def test_exported_models_equal_eager_ones_at_all_sizes(strict: bool) -> None:
 LOADS = """
 import sys, torch
 import attnfuse as af
-import attnfuse.runtime.ops
+import attnfuse.variant
 
 model = torch.export.load(sys.argv[1]).module()
 given, wanted = torch.load(sys.argv[2])
-got = model(*given)
+try:
+    model(*given)
+except af.errors.UnknownDefinition as error:
+    print(error)
+with af.use(cache_dir=sys.argv[3]):
+    got = model(*given)
 assert torch.equal(got, wanted), (got - wanted).abs().max()
-assert (af.stats().traces, af.stats().calls, af.stats().fallbacks) == (0, 1, 0), af.stats()
+assert (af.stats().traces, af.stats().builds, af.stats().fallbacks) == (0, 0, 0), af.stats()
 """
 
 
-def loads(tmp_path: Path, cache_dir: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", LOADS, str(tmp_path / "model.pt2"), str(tmp_path / "numbers.pt")],
-        env=os.environ | {"ATTNFUSE_CACHE_DIR": str(cache_dir)},
+def test_a_saved_model_runs_in_a_process_that_never_saw_the_variant(tmp_path: Path) -> None:
+    """With the definition, and what was built; with another cache it says what is missing."""
+    model, given = Model().requires_grad_(False), tensors(3, 12)[:3]
+    program, numbers = tmp_path / "model.pt2", tmp_path / "numbers.pt"
+    torch.export.save(exported(model, strict=False), program)
+    torch.save((given, model(*given)), numbers)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, program, numbers, af.get_settings().cache_dir],
+        env=os.environ | {"ATTNFUSE_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_a_saved_model_runs_in_a_process_that_never_saw_the_variant(tmp_path: Path) -> None:
-    model, given = Model().requires_grad_(False), tensors(3, 12)[:3]
-    torch.export.save(exported(model, strict=False), tmp_path / "model.pt2")
-    torch.save((given, model(*given)), tmp_path / "numbers.pt")
-    done = loads(tmp_path, af.get_settings().cache_dir)
     assert done.returncode == 0, done.stderr
-    elsewhere = loads(tmp_path, tmp_path / "cache")
-    problem = f"UnknownDefinition: there is no definition of attention {key_of_model()} in "
-    assert problem + str(tmp_path / "cache" / "definitions") in elsewhere.stderr
-    assert "set ATTNFUSE_CACHE_DIR to the folder" in elsewhere.stderr
-
-
-def key_of_model() -> str:
-    return define(biased.trace(*tensors()))
+    key, folder = define(biased.trace(*tensors())), tmp_path / "definitions"
+    assert f"there is no definition of attention {key} in {folder}; compile or" in done.stdout
+    assert "set ATTNFUSE_CACHE_DIR to the folder" in done.stdout
 
 
 # -- the page ------------------------------------------------------------------------------
