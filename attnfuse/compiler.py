@@ -20,7 +20,7 @@ from attnfuse.errors import CannotLower
 from attnfuse.ir.axes import DType
 from attnfuse.ir.program import Program
 from attnfuse.ir.verify import verify
-from attnfuse.plan import Guard, Part, Pattern, Plan, guards, match, schedule, split
+from attnfuse.plan import Guard, Part, Pattern, Plan, guards, hopper, match, schedule, split
 from attnfuse.plan.schedule import UNSCHEDULED
 from attnfuse.runtime.stats import count, timed
 
@@ -81,26 +81,42 @@ def compile_program(program: Program, device: Device, patterns: Mapping[str, Pat
     with timed("saturate"):
         chosen = saturate(program, device)[0]
     verify(chosen)
-    with timed("plan"):
-        plans = make_plans(chosen, device, patterns)
-    choices = [_choice(guard, plans, device) for guard in guards(device)]
+    choices = [_choice(guard, chosen, device, patterns) for guard in guards(device)]
     return Compiled(program, chosen, _distinct(choices), device)
 
 
-def _choice(guard: Guard | None, plans: list[tuple[Part, Plan]], device: Device) -> Choice:
+def _choice(
+    guard: Guard | None, program: Program, device: Device, patterns: Mapping[str, Pattern]
+) -> Choice:
+    with timed("plan"):
+        plans = _scheduled(program, device, patterns, guard)
     launches: list[Launch] = []
     for part, plan in plans:
-        with timed("plan"):
-            scheduled = schedule(plan, device, guard)
         with timed("emit"):
-            source = emit(scheduled, part.program, device)
-        launches.append(Launch(part, scheduled, source))
-        _log.info("%s for %s: %s", plan.name, device.title, scheduled.schedule)
+            source = emit(plan, part.program, device)
+        launches.append(Launch(part, plan, source))
+        _log.info("%s for %s: %s", plan.name, device.title, plan.schedule)
         dump(source, "graph.txt", f"{part.program}\n")
-        dump(source, "plan.txt", f"{scheduled}\n")
+        dump(source, "plan.txt", f"{plan}\n")
         dump(source, "program.py", source.text)
     count("compilations")
     return Choice(guard, tuple(launches))
+
+
+def _scheduled(
+    program: Program, device: Device, patterns: Mapping[str, Pattern], guard: Guard | None
+) -> list[tuple[Part, Plan]]:
+    """The launches, scheduled; keys prepared beforehand where all of it then runs on `hopper`."""
+
+    def plans(form: Program) -> list[tuple[Part, Plan]]:
+        made = make_plans(form, device, patterns)
+        return [(part, schedule(plan, device, guard)) for part, plan in made]
+
+    if guard is None and device.arch == hopper.ARCH:
+        found = plans(hopper.hoisted(program))
+        if all(plan.schedule.name in ("hopper", "pass") for _, plan in found):
+            return found
+    return plans(program)
 
 
 def _distinct(choices: list[Choice]) -> tuple[Choice, ...]:

@@ -27,6 +27,7 @@ class Device:
         arch: the architecture as the target compiler spells it, ``sm_90a`` for example.
         shared_memory: bytes of shared memory that one block can have; 0 on a CPU.
         stages: how many key/value tiles a software pipeline keeps in flight.
+        processors: streaming multiprocessors; 0 where no schedule asks for them.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Device:
     arch: str
     shared_memory: int
     stages: int
+    processors: int = 0
 
 
 @cache

@@ -123,6 +123,7 @@ class Schedule:
         block_k: keys in a tile.
         stages: key and value tiles in flight.
         threads: threads of a block.
+        blocks: how many blocks share all the work; 0 where each tile of queries has its own.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Schedule:
     block_k: int
     stages: int
     threads: int
+    blocks: int = 0
 
     def __str__(self) -> str:
         if not self.block_k:

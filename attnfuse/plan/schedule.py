@@ -9,6 +9,7 @@ from attnfuse.devices import Device
 from attnfuse.errors import DoesNotFitDevice
 from attnfuse.ir.axes import DType, Symbol
 from attnfuse.ir.term import Term
+from attnfuse.plan import hopper
 from attnfuse.plan.guard import Guard
 from attnfuse.plan.kernel import ENTROPY, Load, Pass, Plan, QueryMajor, Schedule
 
@@ -61,7 +62,9 @@ def schedule(plan: Plan, device: Device, guard: Guard | None = None) -> Plan:
     if isinstance(plan, Pass):
         schedules = [Schedule("pass", rows, 0, 0, 128) for rows in (64, 32, 16)]
     else:
-        schedules = [
+        few = guard is not None
+        schedules = [] if few else hopper.schedules(plan, device)
+        schedules += [
             Schedule("pipelined", block_q, block_k, device.stages, threads)
             for block_q, block_k, threads in _tiles(plan)
             if guard is None or block_q <= guard.most
@@ -93,6 +96,8 @@ def shared_memory(plan: Plan) -> int:
     if isinstance(plan, Pass):
         return total + tiles.block_q * (_row_bytes(plan, plan.like) + _norm_bytes(plan.load.steps))
     assert isinstance(plan, QueryMajor)
+    if tiles.name == "hopper":
+        return hopper.shared_memory(plan)
     loop = tiles.block_k * _row_bytes(plan, plan.value.parameter) * _buffers(plan.value, stages)
     loop += tiles.block_k * _norm_bytes(plan.value.steps)
     if plan.reads(ENTROPY):  # one number more to reduce

@@ -13,10 +13,10 @@ from attnfuse.backends.tilelang.names import identifier
 from attnfuse.backends.tilelang.tensor_maps import TensorMap
 from attnfuse.plan.kernel import Plan
 
-_NUMBERS = {"int": ("i", 4), "int64_t": ("q", 8)}
-"""How `struct` spells the types of numbers, and their size, which is their alignment as well."""
+_NUMBERS = {"int": "i", "int64_t": "q"}
+"""How `struct` spells the types of numbers."""
 
-_ADDRESS, _TENSOR_MAP = ("Q", 8), ("128s", 64)
+_ADDRESS, _TENSOR_MAP = "Q", "128s"
 _KEPT = 256
 
 
@@ -28,27 +28,27 @@ class Arguments:
     Args:
         plan: what the kernel does.
         built: its binary.
+        offsets: where each parameter begins, in bytes.
     """
 
-    def __init__(self, plan: Plan, built: Built) -> None:
+    def __init__(self, plan: Plan, built: Built, offsets: Sequence[int]) -> None:
         places = {identifier(each.name): place for place, each in enumerate(tensors(plan))}
         maps = {each.name: each for each in built.tensor_maps}
         self._tensors: list[tuple[int, TensorMap | None]] = []
         self._numbers: list[str] = []
-        layout, end = "=", 0
-        for name, kind in built.parameters:
+        layout = "="
+        for (name, kind), offset in zip(built.parameters, offsets, strict=True):
+            layout += f"{offset - struct.calcsize(layout)}x"
             if kind in _NUMBERS:
                 self._numbers.append(name)
-                letter, alignment = _NUMBERS[kind]
+                layout += _NUMBERS[kind]
             else:
                 assert not self._numbers
                 own = maps.get(name)
                 self._tensors.append((places[own.tensor if own else name], own))
-                letter, alignment = _TENSOR_MAP if own else _ADDRESS
-            layout += f"{-end % alignment}x{letter}"
-            end = struct.calcsize(layout)
+                layout += _TENSOR_MAP if own else _ADDRESS
         self._struct = struct.Struct(layout)
-        self.size = end
+        self.size = self._struct.size
 
     def told(self, values: Mapping[str, int]) -> Told:
         """The arguments for these sizes and strides, by name."""

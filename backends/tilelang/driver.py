@@ -1,8 +1,8 @@
 """The few calls of the CUDA driver that loading and launching a kernel takes.
 
-A library of the driver (CUDA 12) belongs to no device, so one load serves all
-of them. TileLang's launcher costs some 17 µs a call on the host; these calls
-cost a few.
+They are there from CUDA 12.4 on. A library of the driver belongs to no
+device, so one load serves all of them. TileLang's launcher costs some 17 µs a
+call on the host; these calls cost a few.
 """
 
 from __future__ import annotations
@@ -50,6 +50,21 @@ def load_kernel(binary: bytes, name: str) -> int:
     _check("cuLibraryGetKernel", ctypes.byref(kernel), library, name.encode())
     assert kernel.value is not None
     return kernel.value
+
+
+def parameter_offsets(kernel: int, count: int) -> list[int]:
+    """Where each of a kernel's parameters begins among the packed arguments.
+
+    The driver is asked since headers differ: a `CUtensorMap` is aligned to 64 bytes by those of
+    CUDA 12 and to 128 by those of CUDA 13.
+    """
+    handle, offset, size = ctypes.c_void_p(kernel), ctypes.c_size_t(), ctypes.c_size_t()
+    offsets: list[int] = []
+    for index in range(count):
+        place = (ctypes.c_size_t(index), ctypes.byref(offset), ctypes.byref(size))
+        _check("cuKernelGetParamInfo", handle, *place)
+        offsets.append(offset.value)
+    return offsets
 
 
 def allow_shared_memory(kernel: int, size: int, device: int) -> None:

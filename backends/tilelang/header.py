@@ -15,8 +15,8 @@ RANGE_PARAMETERS = ("first_block", "blocks", "first_head", "heads", "first_entry
 """What a CPU kernel is told: which blocks of queries, heads and batch entries are its own."""
 
 
-def write_header(text: Text, plan: Plan, heading: str) -> None:
-    """Write the docstring and the symbols."""
+def write_header(text: Text, plan: Plan, heading: str, *, prelude: str = "") -> None:
+    """Write the docstring, the symbols and, if any, the text of CUDA functions."""
     text.line(f'"""{heading}"""')
     text.line()
     text.line("import tilelang.language as T")
@@ -30,6 +30,10 @@ def write_header(text: Text, plan: Plan, heading: str) -> None:
         for name in strides(parameter):
             if name != "1":
                 text.line(f'{name} = T.dynamic("{name}", "int64")')
+    if prelude:
+        text.comment("functions in CUDA")
+        for line in ('PRELUDE = r"""', *prelude.splitlines(), '"""'):
+            text.line(line)
     text.line()
     text.line()
 
@@ -37,6 +41,17 @@ def write_header(text: Text, plan: Plan, heading: str) -> None:
 @contextmanager
 def write_signature(text: Text, plan: Plan, words: Words) -> Generator[None]:
     """Write the kernel's parameters and its grid; what is written within is one block's work."""
+    with write_parameters(text, plan, words):
+        if words.aligns:
+            _write_alignment(text, plan)
+        with text.block(_grid(plan, words)):
+            _write_indices(text, plan, words)
+            yield
+
+
+@contextmanager
+def write_parameters(text: Text, plan: Plan, words: Words) -> Generator[None]:
+    """Write the kernel's parameters; what is written within is the function's body."""
     text.line("@T.prim_func")
     text.line(f"def {plan.name}(")
     for parameter in tensors(plan):
@@ -46,11 +61,7 @@ def write_signature(text: Text, plan: Plan, words: Words) -> Generator[None]:
         for name in RANGE_PARAMETERS:
             text.line(f"    {name}: T.int32,")
     with text.block("):"):
-        if words.aligns:
-            _write_alignment(text, plan)
-        with text.block(_grid(plan, words)):
-            _write_indices(text, plan, words)
-            yield
+        yield
 
 
 def tensors(plan: Plan) -> tuple[Parameter, ...]:
@@ -85,6 +96,14 @@ def block_indices(plan: Plan) -> dict[str, str]:
     for label in labels[1:]:
         flat = f"({flat}) * {sizes[label]} + {label}"
     return {label: label for label in labels} | {"b": flat, "h": "h"}
+
+
+def key_head(plan: Plan, parameter: str) -> str:
+    """The text of the key head that a block's query head reads."""
+    place = len(batch_labels(plan))
+    query_heads, own = plan.results[0].sizes[place], plan.parameter(parameter).sizes[place]
+    assert isinstance(query_heads, int) and isinstance(own, int)
+    return "h" if query_heads == own else f"h // {query_heads // own}"
 
 
 def _tensor(parameter: Parameter, words: Words) -> str:

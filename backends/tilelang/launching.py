@@ -115,6 +115,7 @@ class Shapes:
         first = plan.results[0]
         extents = dict(zip(first.labels, first.sizes, strict=True))
         self._rows, self._block = extents[plan.rows], plan.schedule.block_q
+        self._blocks = plan.schedule.blocks
         self._heads = extents["h"]
         self._entries = [extents[label] for label in batch_labels(plan)]
 
@@ -138,10 +139,11 @@ class Shapes:
         return values
 
     def grid(self, sizes: Sizes) -> tuple[int, int, int]:
-        """Blocks of rows, heads and batch entries."""
+        """Blocks of rows, heads and batch entries; or as many as share these."""
         entries = math.prod(number(size, sizes) for size in self._entries)
         rows = number(self._rows, sizes)
-        return -(-rows // self._block), number(self._heads, sizes), entries
+        grid = -(-rows // self._block), number(self._heads, sizes), entries
+        return (min(math.prod(grid), self._blocks), 1, 1) if self._blocks else grid
 
 
 def number(size: Size, sizes: Sizes) -> int:

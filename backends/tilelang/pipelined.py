@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from attnfuse.backends.tilelang.epilogue import Epilogue
 from attnfuse.backends.tilelang.expressions import MINUS_INFINITY, Expressions
 from attnfuse.backends.tilelang.header import (
-    batch_labels,
     block_indices,
+    key_head,
     write_header,
     write_signature,
 )
@@ -111,7 +111,9 @@ class _Body:
 
     def _contract(self) -> None:
         for (query, key), tile in zip(self.plan.streams, self.score_tiles, strict=True):
-            self.loads.copy(key, self._key_head(key.parameter), "k_first", self.keys, ahead=True)
+            self.loads.copy(
+                key, key_head(self.plan, key.parameter), "k_first", self.keys, ahead=True
+            )
             self.loads.prologue(key, "k", "k_first", self.keys, ahead=True)
             operands = self.loads.tile(query), self.loads.tile(key), tile
             sizes = self.rows, self.keys, self.words.features(self.plan.width(query))
@@ -191,7 +193,9 @@ class _Body:
         if self.plan.normalised:
             with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
                 self.text.line("out_sum[i, j] = out_sum[i, j] * rescale[i]")
-        self.loads.copy(value, self._key_head(value.parameter), "k_first", self.keys, ahead=True)
+        self.loads.copy(
+            value, key_head(self.plan, value.parameter), "k_first", self.keys, ahead=True
+        )
         self.loads.prologue(value, "k", "k_first", self.keys, ahead=True)
         if self.words.on_gpu:
             self.text.line("T.copy(score, weights)")
@@ -199,14 +203,6 @@ class _Body:
         operands = weights, self.loads.tile(value), "out_sum"
         sizes = self.rows, self.features, self.keys
         self.products.write(*operands, sizes)
-
-    def _key_head(self, parameter: str) -> str:
-        """The key head that this block's query head reads."""
-        heads, key_heads = self.plan.results[0].sizes, self.plan.parameter(parameter).sizes
-        place = len(batch_labels(self.plan))
-        query_heads, own = heads[place], key_heads[place]
-        assert isinstance(query_heads, int) and isinstance(own, int)
-        return "h" if query_heads == own else f"h // {query_heads // own}"
 
     def _kv_len(self) -> Size:
         key = self.plan.parameter(self.plan.streams[0][1].parameter)

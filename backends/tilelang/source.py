@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from attnfuse.backends.tilelang import passes, pipelined
+from attnfuse.backends.tilelang import hopper, passes, pipelined
 from attnfuse.backends.tilelang.words import Words, words_for
 from attnfuse.devices import Device
 from attnfuse.ir.axes import DType
@@ -17,6 +17,7 @@ from attnfuse.plan.kernel import Plan
 from attnfuse.versions import tilelang_version, version_line
 
 _SCHEDULES: dict[str, Callable[[Any, Words, str], str]] = {
+    "hopper": hopper.emit,
     "pipelined": pipelined.emit,
     "pass": passes.emit,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, Sizes, check
+from on_gpu import moved, poison
 
 import attnfuse as af
 
@@ -36,18 +37,6 @@ def test_program_equals_float64(case: Case, dtype: torch.dtype) -> None:
         got = got if isinstance(got, tuple) else (got,)
         exact = case.dense(tensors, extra, torch.float64)
         check(got, exact, case.dense(tensors, extra, dtype))
-
-
-def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the GPU, expanded where it was."""
-    once = tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())
-    return tensor[once].cuda().expand(tensor.shape)
-
-
-def poison(like: torch.Tensor) -> None:
-    """Leave NaN in the memory that the next outputs will get."""
-    for size in (2**10, 2**14, 2**18, 2**22):
-        torch.full((size,), float("nan"), dtype=torch.float32, device=like.device)
 
 
 def test_transposed_queries_are_read_in_place() -> None:

@@ -76,7 +76,7 @@ class Packed(ctypes.Structure):
 
     _fields_ = (
         ("v", ctypes.c_uint64),
-        ("padding", ctypes.c_char * 56),
+        ("padding", ctypes.c_char * 120),
         ("k_map", ctypes.c_char * 128),
         ("out", ctypes.c_uint64),
         ("kv_len", ctypes.c_int32),
@@ -106,7 +106,8 @@ def test_parameters_lie_where_c_puts_them(monkeypatch: pytest.MonkeyPatch) -> No
         *(("v", "const half_t*"), ("k_map", "const CUtensorMap"), ("out", "half_t*")),
         *(("kv_len", "int"), ("stride", "int64_t"), ("q_len", "int")),
     )
-    layout = Arguments(plan, Built(Path("one.cubin"), "plain_kernel", kinds, 0, (own,)))
+    offsets = [getattr(Packed, name).offset for name, _ in kinds]
+    layout = Arguments(plan, Built(Path("one.cubin"), "plain_kernel", kinds, 0, (own,)), offsets)
     told = layout.told({"kv_len": -3, "stride": 2**40, "q_len": 9})
     got = Packed.from_buffer_copy(told([0x10, 0x20, 0x30, 0x40]).ljust(ctypes.sizeof(Packed)))
     assert layout.size == Packed.q_len.offset + 4
