@@ -103,6 +103,8 @@ def _node(
     graph: EGraph, pattern: Node, number: int, given: Bindings
 ) -> Iterator[tuple[Found, Bindings]]:
     node = graph.node(number)
+    if node.op.flat and _has_itself(graph, number, node.operands):
+        return
     for name, wanted in pattern.attributes:
         value = node.attributes[node.op.attributes.index(name)]
         if not isinstance(wanted, Var):
@@ -116,6 +118,16 @@ def _node(
     for operands, extended in find(graph, pattern.operands, node.operands, given):
         same = all(found == old for found, old in operands)
         yield number if same else Instance(number, operands), extended
+
+
+def _has_itself(graph: EGraph, number: int, operands: tuple[int, ...]) -> bool:
+    """Whether an e-node is in the class of one of its operands: x = x + y, where y is neutral.
+
+    No term can be made of it, and rules that take sums apart would never be done with it: they
+    would find x + y + y, and so on.
+    """
+    own = graph.find(number)
+    return any(graph.find(each) == own for each in operands)
 
 
 Operands = tuple[tuple[Found, int], ...]

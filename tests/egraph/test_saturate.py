@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from attnfuse.egraph.engine import EGraph
@@ -183,3 +185,16 @@ def test_what_changed_below_is_matched_again() -> None:
     report = saturate(graph, RuleSet((to_log, deep)))
     assert [firing.rule.name for firing in report.fired] == ["to_log", "deep"]
     assert graph.find(root) == graph.find(graph.add(X))
+
+
+def test_a_sum_that_equals_one_of_its_parts_is_not_unrolled() -> None:
+    """X = x + w would else be x + (w + w), x + (w + w + w), …: closed terms are packed into one."""
+    graph = EGraph()
+    near = ir.le(ir.index("k", X.type.axes[1:]), ir.const(2))
+    hidden = ir.where(near, ir.const(0.0), ir.const(-math.inf))
+    root = graph.add(ir.unary["tanh"](ir.add(X, hidden)))
+    graph.union(graph.add(ir.add(X, hidden)), graph.add(X), "w is neutral for x")
+    report = saturate(graph, RuleSet(()))
+    assert report.stop is Stop.saturated
+    assert graph.find(root) == graph.find(graph.add(TANH))
+    assert graph.size <= 10
