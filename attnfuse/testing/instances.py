@@ -97,6 +97,7 @@ class Example:
         self.world = world
         self._given: dict[str, tuple[str, Any]] = {}
         self._rests: dict[str, tuple[str, tuple[Term, ...]]] = {}
+        self._factors = False  # whether what is made is what others are multiplied by
 
     def root(self, pattern: Node) -> Term:
         """A term that the pattern should match.
@@ -139,12 +140,14 @@ class Example:
         row = OPS[pattern.op]
         result, sorts, fixed = shape
         operands: list[Term] = []
+        outside, self._factors = self._factors, row.name == "mul"
         for place, each in enumerate(pattern.operands):
             sort = sorts[min(place, len(sorts) - 1)]
             if isinstance(each, Var) and each.kind is Kind.rest:
                 operands += self._rest(each.name, sort, len(operands))
             else:
                 operands.append(self._term(each, sort))
+        self._factors = outside
         attributes = [
             self._attribute(pattern, name, result, dict(fixed)) for name in row.attributes
         ]
@@ -188,7 +191,7 @@ class Example:
         if pattern.kind is Kind.number:
             return ir.const(self.world.random.choice(NUMBERS))
         if pattern.kind is Kind.closed and sort in AXES:
-            return self.world.closed(sort)
+            return self.world.closed(sort, finite=self._factors)
         # what is computed is never +∞: AttnFuse asks that of its inputs
         return self._value(sort, tuple(number for number in NUMBERS if number != math.inf))
 
@@ -207,9 +210,12 @@ class Example:
         if world.chance(0.1):
             return ir.const(world.random.choice(numbers))
         if world.chance(0.25):
-            return world.closed(sort)
-        leaf = world.input("query", [world.axes[name] for name in AXES[sort]])
-        if sort == "scores" and world.chance(0.25):
+            return world.closed(sort, finite=self._factors)
+        narrow = world.random.choice(AXES[sort]) if world.chance(0.1) else None
+        leaf = world.input("query", [world.axes[name] for name in AXES[sort] if name != narrow])
+        if world.chance(0.3):
+            world.promise(leaf, "strided")
+        if sort == "scores" and narrow is None and world.chance(0.25):
             return ir.mask(leaf, world.predicate())
         return leaf
 

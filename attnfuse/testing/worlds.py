@@ -123,8 +123,11 @@ class World:
         return self.count(self.axes["hk"].size) * self.count(self.axes["g"].size)
 
     def per_head(self) -> Term:
-        """A captured number for each head."""
-        return ir.gather(self.captured(self.heads()), self.index("h"))
+        """A captured number for each head, now and then promised to be finite."""
+        table = self.captured(self.heads())
+        if self.chance(0.5):
+            self.promise(table, "finite")
+        return ir.gather(table, self.index("h"))
 
     def offset(self) -> Term:
         """An integer that does not depend on positions: a number, a length, a captured one."""
@@ -142,8 +145,11 @@ class World:
 
     # -- closed values -----------------------------------------------------------
 
-    def closed(self, sort: str) -> Term:
-        """A value of indices, lengths and captured tensors that fits where a sort is wanted."""
+    def closed(self, sort: str, *, finite: bool = False) -> Term:
+        """A value of indices, lengths and captured tensors that fits where a sort is wanted.
+
+        What others are multiplied by is ``finite``: AttnFuse asks that of its inputs.
+        """
         if sort == "predicate":
             return ir.pack(self.predicate())
         if sort in ("query", "key", "value", "output"):
@@ -152,7 +158,7 @@ class World:
             gain = ir.gather(self.captured(8), at) if by_position else self.gain(AXES[sort][-1])
             return ir.pack(gain)
         names = [name for name in ("q", "k") if name in AXES[sort]]
-        return ir.pack(self.bias(names) if names else self.per_head())
+        return ir.pack(self.bias(names, finite=finite) if names else self.per_head())
 
     def gain(self, feature: str) -> Term:
         """A captured number for each feature, pairwise equal or not, and promised so or not."""
@@ -168,7 +174,7 @@ class World:
             self.promise(table, f"pairwise {pairing}")
         return ir.gather(table, self.index(feature))
 
-    def bias(self, names: Sequence[str]) -> Term:
+    def bias(self, names: Sequence[str], *, finite: bool = False) -> Term:
         """A bias of positions and heads: dense, by distance, linear, or −∞ in places."""
         one = self.index(self.random.choice(names))
         distance = ir.sub(self.index("k"), self.index("q")) if len(names) == 2 else one
@@ -180,15 +186,28 @@ class World:
             lambda: ir.gather(self.captured(self.heads(), 8), self.index("h"), centred),
             lambda: ir.mul(self.per_head(), ir.cast(distance, DType.float32)),
             lambda: ir.mul(self.per_head(), ir.cast(one, DType.float32)),
-            lambda: ir.gather(self.captured(3, values=torch_inf), ir.mod(one, ir.const(3))),
             lambda: self.per_head(),
         ]
+        if not finite:
+            choices += [
+                lambda: ir.gather(self.captured(3, values=torch_inf), ir.mod(one, ir.const(3))),
+                *[lambda: self._additive_mask(ir.gather(dense, one))] * 2,
+            ]
         return self.random.choice(choices)()
+
+    def _additive_mask(self, bias: Term) -> Term:
+        """A mask that is added, with or without a bias; −∞ where it hides, or only −10⁴."""
+        hidden = ir.const(self.random.choice((-math.inf, -math.inf, -1e4)))
+        shown = self.random.choice((ir.const(0.0), bias))
+        if self.chance(0.3):
+            return ir.where(self.predicate(), hidden, shown)
+        added = ir.where(self.predicate(), shown, hidden)
+        return ir.add(added, self.per_head()) if self.chance(0.3) else added
 
     def predicate(self) -> Term:
         """A predicate of positions: bands, documents, prefixes, and what can be made of these."""
-        if self.chance(0.1):
-            return ir.or_(self._band(), self._band())
+        if self.chance(0.2):
+            return self.random.choice((self._bands, self._causal_document))()
         made = self._simple_predicate()
         if self.chance(0.4):
             join = self.random.choice((ir.and_, ir.or_))
@@ -212,6 +231,9 @@ class World:
         ]
         return self.random.choice(choices)()
 
+    def _bands(self) -> Term:
+        return ir.or_(self._band(), self._band())
+
     def _band(self) -> Term:
         """Some diagonals: low ≤ k − q ≤ high."""
         low = self.random.randint(-4, 3)
@@ -219,8 +241,19 @@ class World:
         distance = ir.sub(self.index("k"), self.index("q"))
         return ir.and_(ir.le(ir.const(low), distance), ir.le(distance, ir.const(high)))
 
+    def _causal_document(self) -> Term:
+        """The same document and, nearly, no later key."""
+        batch = self.count(self.axes["b"].size)
+        late = ir.add(self.index("q"), ir.const(self.random.choice((-1, 0, 0, 1))))
+        return ir.and_(self._same_document(batch), ir.le(self.index("k"), late))
+
     def _same_document(self, batch: int) -> Term:
+        """Of documents one after another, as may be promised; or of any."""
         documents = self.whole(0, 1, batch, 8)
+        if self.chance(0.5):
+            self.tensors[documents].copy_(self.tensors[documents].sort(-1).values)
+            if self.chance(0.8):
+                self.promise(documents, "sorted")
         b = self.index("b")
         return ir.eq(
             ir.gather(documents, b, self.index("q")), ir.gather(documents, b, self.index("k"))
@@ -229,21 +262,25 @@ class World:
     # -- rotations ---------------------------------------------------------------
 
     def tables(self) -> tuple[Term, Term]:
-        """Cosines and sines, one pair a world; of angles that are linear in the row, or not."""
+        """Cosines and sines, one pair a world.
+
+        Of angles that are linear in the row, or any others; or cosines and sines that are scaled.
+        """
         if self._tables is None:
             columns = self.random.choice((1, self.count(self.axes["d"].size) // 2))
             shape = (ROWS, columns)
             rows = torch.arange(ROWS, dtype=torch.float64)
             angles = rows[:, None] * 0.7 ** torch.arange(1.0, columns + 1.0).double()
-            linear = self.chance(0.6)
-            if not linear:
+            kind = self.random.choice(("angles", "angles", "angles", "unit", "scaled"))
+            if kind != "angles":
                 angles = torch.rand(shape, generator=self._torch, dtype=torch.float64) * 6
+            length = 1.25 if kind == "scaled" else 1.0
             # wide enough that rounding the tables is not what makes two sides differ
-            pair = (angles.cos(), angles.sin())
+            pair = (length * angles.cos(), length * angles.sin())
             cos, sin = (self.captured(*shape, values=values) for values in pair)
-            if linear and self.chance(0.8):
-                self.promise(cos, "angles")
-                self.promise(sin, "angles")
+            if kind != "scaled" and self.chance(0.8):
+                self.promise(cos, kind)
+                self.promise(sin, kind)
             self._tables = (cos, sin)
         return self._tables
 
