@@ -4,6 +4,9 @@ Factors of a product are folded into one constant by the normal form, so these
 rules only have to bring them together. They leave contractions but never
 enter them: if they did, a factor 2 could leave on one side and a factor ½
 on the other for ever, and saturation would not end.
+
+A softcap c·tanh(s / c) has a factor before it and one behind. Scales of the scores meet the one
+before, scales of the capped scores the one behind, and none goes past the tanh.
 """
 
 from __future__ import annotations
@@ -96,6 +99,21 @@ def scale_into_rotation(
     return ir.rotate(ir.mul(ir.const(c), x), cos, sin, positions, pairing, inverse)
 
 
+@rule(op.where(p, op.mul(c, more), 0.0), when=is_finite)
+def scale_out_of_zero_mask(p: Term, c: float, more: tuple[Term, ...]) -> Term:
+    """where(p, c·x, 0) → c·where(p, x, 0)"""
+    return ir.mul(ir.const(c), ir.where(p, ir.mul(*more), ir.const(0.0)))
+
+
+@rule(op.exp(x))
+def exp_by_powers_of_two(x: Term) -> Term:
+    """exp(x) → exp2(log₂(e)·x)
+
+    The exponential that GPUs have. The factor meets others of x.
+    """
+    return ir.unary["exp2"](ir.mul(ir.const(math.log2(math.e)), x))
+
+
 RULES = RuleSet(
     (
         scale_out_of_left,
@@ -105,6 +123,8 @@ RULES = RuleSet(
         scale_over_sum,
         scale_out_of_rotation,
         scale_into_rotation,
+        scale_out_of_zero_mask,
+        exp_by_powers_of_two,
     )
 )
 """The family, in order."""
