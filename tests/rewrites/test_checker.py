@@ -32,25 +32,29 @@ def scale_into_left(c: float, x: Term, p: Term, over: str, dtype: DType) -> Term
     return ir.contract(ir.mul(ir.const(c), x), p, over=over, dtype=dtype)
 
 
+EXAMPLES = 40
+"""Of each rule; `attnfuse rules check` tries 300, which takes minutes."""
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_holds_on_300_examples(rule: Rule) -> None:
-    found = check(rule, 300)
-    assert found.applied >= 300, str(found)
+def test_every_rule_holds_on_random_examples(rule: Rule) -> None:
+    found = check(rule, EXAMPLES)
+    assert found.applied >= EXAMPLES, str(found)
     assert found.passed, str(found)
     assert not found.strict, str(found)
 
 
 @pytest.mark.parametrize("rule", wrong_rules.RULES, ids=lambda rule: rule.name)
 def test_every_planted_wrong_rule_is_caught(rule: Rule) -> None:
-    found = check(rule, 100)
+    found = check(rule, 60)
     assert found.wrong > 0, str(found)
     assert not found.passed
     # because of a value, and not because it raised an error
     assert any(each.after for each in found.counterexamples) or rule is wrong_rules.axis_lost
 
 
-def test_there_are_thirteen_wrong_rules() -> None:
-    assert len(wrong_rules.RULES) == 13
+def test_there_are_twenty_six_wrong_rules() -> None:
+    assert len(wrong_rules.RULES) == 26
 
 
 def test_a_counterexample_shows_both_sides_and_what_became_of_a_value() -> None:

@@ -1,6 +1,6 @@
 """Plausible rules that are wrong. The checker must catch every one of them.
 
-They are those of the study that preceded AttnFuse, in the ops of its IR.
+Most of them are those of the study that preceded AttnFuse, in the ops of its IR.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 
 from attnfuse.egraph.pattern import Node, Pattern, closed, number, op, rest, variables
-from attnfuse.egraph.rule import Declined, rule
+from attnfuse.egraph.rule import Declined, Facts, rule
 from attnfuse.egraph.ruleset import RuleSet
 from attnfuse.ir import build as ir
 from attnfuse.ir.axes import DType
 from attnfuse.ir.term import Term
 from attnfuse.rewrites.bounds import always
+from attnfuse.rewrites.rope import are_angles, are_unit, pairwise_problem
 
 q, k, v, x, p, cos, sin, positions = variables("q k v x p cos sin positions")
+z, y, w, weight, kind, inverse = variables("z y w weight kind inverse")
 dtype, other, pairing = variables("dtype other pairing")
 c, by, eps = number("c"), number("by"), number("eps")
 known, gain, m, n = closed("known"), closed("gain"), closed("m"), closed("n")
@@ -157,6 +159,189 @@ def axis_lost(x: Term) -> Term:
     return ir.logsumexp(x)
 
 
+@rule(
+    op.rotate(
+        op.rotate(x, cos, sin, m, pairing=pairing, inverse=inverse),
+        cos,
+        sin,
+        n,
+        pairing=pairing,
+        inverse=inverse,
+    ),
+    when=are_angles,
+)
+def rotations_add_offsets(
+    x: Term, cos: Term, sin: Term, m: Term, n: Term, pairing: str, inverse: bool
+) -> Term:
+    """rotate(rotate(x, i + a), i + b) → rotate(x, i + a + b): but the angles of i double"""
+    one, other = (ir.affine_parts(ir.unpack(each)) for each in (m, n))
+    return ir.rotate(x, cos, sin, ir.affine(one[0], one[1] + other[1]), pairing, inverse)
+
+
+@rule(
+    op.rotate(
+        op.normalise(x, weight, kind=kind, eps=eps),
+        cos,
+        sin,
+        positions,
+        pairing=pairing,
+        inverse=inverse,
+    ),
+    when=are_unit,
+)
+def weighted_norm_past_rotation(
+    x: Term,
+    weight: Term,
+    kind: str,
+    eps: float,
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    pairing: str,
+    inverse: bool,
+) -> Term:
+    """rotate(norm(x)·w) → norm(rotate(x))·w: but w may differ within a pair"""
+    return ir.normalise(ir.rotate(x, cos, sin, positions, pairing, inverse), weight, kind, eps)
+
+
+@rule(
+    op.rotate(
+        op.normalise(x, 1.0, kind=kind, eps=eps),
+        cos,
+        sin,
+        positions,
+        pairing=pairing,
+        inverse=inverse,
+    )
+)
+def norm_past_scaled_rotation(
+    x: Term,
+    kind: str,
+    eps: float,
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    pairing: str,
+    inverse: bool,
+) -> Term:
+    """rotate(norm(x)) → norm(rotate(x)): but the tables may be scaled, and change lengths"""
+    one = ir.const(1.0)
+    return ir.normalise(ir.rotate(x, cos, sin, positions, pairing, inverse), one, kind, eps)
+
+
+@rule(op.rotate(op.mul(gain, more), cos, sin, positions, pairing="half", inverse=inverse))
+def gain_past_partial_rotation(
+    gain: Term,
+    more: tuple[Term, ...],
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    inverse: bool,
+    facts: Facts,
+) -> Term | Declined:
+    """rotate(γ·x) → γ·rotate(x): but a partial rotation pairs other features than whole heads do"""
+    problem = pairwise_problem(ir.unpack(gain), "half", facts)
+    if problem is not None:
+        return problem
+    return ir.mul(gain, ir.rotate(ir.mul(*more), cos, sin, positions, "half", inverse))
+
+
+@rule(op.normalise(op.mul(c, more), weight, kind=kind, eps=eps))
+def scale_vanishes_in_norm(
+    c: float, more: tuple[Term, ...], weight: Term, kind: str, eps: float
+) -> Term:
+    """norm(c·x; ε) → norm(x; ε): but ε is not scaled, and c may be negative"""
+    return ir.normalise(ir.mul(*more), weight, kind, eps)
+
+
+@rule(op.softmax(op.add(known, more)), when=lambda known: "k" not in known.type.names)
+def hidden_row_shifted(known: Term, more: tuple[Term, ...]) -> Term:
+    """softmax(x + r) → softmax(x): but where r is −∞ a row sees nothing"""
+    return ir.softmax(ir.add(*more))
+
+
+@rule(op.logsumexp(op.add(known, more)), when=lambda known: "k" not in known.type.names)
+def shift_past_sink(known: Term, more: tuple[Term, ...]) -> Term:
+    """lse(x + r) → lse(x): but a sink is weighed against the one with the shift"""
+    return ir.logsumexp(ir.add(*more))
+
+
+@rule(op.add(known, more))
+def large_number_as_mask(known: Term, more: tuple[Term, ...]) -> Term | Declined:
+    """where(p, y, −10⁴) + x → mask(x + y, p): but a row that sees nothing then sees all"""
+    bias = ir.unpack(known)
+    parts = bias.operands if bias.op.name == "add" else (bias,)
+    for part in (each for each in parts if each.op.name == "where"):
+        visible, shown, hidden = part.operands
+        if ir.value_of(hidden) == -1e4:
+            return ir.mask(ir.add(*more, shown, *(each for each in parts if each != part)), visible)
+    return Declined("no bias is −10⁴ in places")
+
+
+@rule(op.mask(x, known))
+def unsorted_documents_as_bound(x: Term, known: Term) -> Term | Declined:
+    """mask(x, id[i] = id[j] ∧ r) → mask(x, id[i] ≤ id[j] ∧ r): but ids may rise and fall"""
+    parts = ir.conjuncts(ir.unpack(known))
+    equations = [part for part in parts if part.op.name == "eq"]
+    if not equations or len(parts) == 1:
+        return Declined("no documents in a band")
+    bounds = [ir.le(ir.const(0), part.operands[1]) for part in equations]
+    return ir.mask(x, ir.and_(*bounds, *(part for part in parts if part not in equations)))
+
+
+@rule(
+    op.contract(
+        q,
+        op.rotate(op.mul(gain, more), cos, sin, positions, pairing=pairing, inverse=inverse),
+        over="d",
+        dtype=dtype,
+    ),
+    when=lambda q, gain: set(gain.type.names) <= set(q.type.names),
+)
+def gain_past_rotation_to_query(
+    q: Term,
+    gain: Term,
+    more: tuple[Term, ...],
+    cos: Term,
+    sin: Term,
+    positions: Term,
+    pairing: str,
+    inverse: bool,
+    dtype: DType,
+) -> Term:
+    """q·rotate(γ·k) → (γ·q)·rotate(k): but the rotation mixes features"""
+    turned = ir.rotate(ir.mul(*more), cos, sin, positions, pairing, inverse)
+    return ir.contract(ir.mul(gain, q), turned, over="d", dtype=dtype)
+
+
+@rule(op.contract(op.where(p, op.contract(q, k, over="d"), 0.0), v, over="k", dtype=dtype))
+def linear_through_zero_mask(p: Term, q: Term, k: Term, v: Term, dtype: DType) -> Term:
+    """where(p, q·kᵀ, 0)·v → q·(kᵀ·v): but the mask differs from query to query"""
+    state = ir.contract(k, v, over="k", dtype=DType.float32)
+    return ir.contract(q, state, over="d", dtype=dtype)
+
+
+@rule(
+    op.add(
+        op.mul(c, op.contract(q, k, over="d", dtype=dtype)),
+        op.contract(z, w, over="d", dtype=dtype),
+    ),
+    when=lambda c: math.isfinite(c),
+)
+def low_rank_bias_scaled(c: float, q: Term, k: Term, z: Term, w: Term, dtype: DType) -> Term:
+    """c·(q·kᵀ) + u·wᵀ → c·([q u]·[k w]ᵀ): but the bias is not scaled"""
+    sides = (ir.concat(q, z, over="d"), ir.concat(k, w, over="d"))
+    return ir.mul(ir.const(c), ir.contract(*sides, over="d", dtype=dtype))
+
+
+@rule(op.contract(x, op.add(v, y), over="k", dtype=dtype))
+def hidden_scores_times_a_sum(x: Term, v: Term, y: Term, dtype: DType) -> Term | Declined:
+    """x·(v + w) → x·v + x·w: but x may be −∞, and −∞ + ∞ is no number"""
+    if not all("k" in each.type.names for each in (v, y)):
+        return Declined("a part lacks keys")
+    return ir.add(*(ir.contract(x, each, over="k", dtype=dtype) for each in (v, y)))
+
+
 RULES = RuleSet(
     (
         softcap_under_mask,
@@ -172,6 +357,19 @@ RULES = RuleSet(
         norm_absorbs_scale,
         mask_half_checked,
         axis_lost,
+        rotations_add_offsets,
+        weighted_norm_past_rotation,
+        norm_past_scaled_rotation,
+        gain_past_partial_rotation,
+        scale_vanishes_in_norm,
+        hidden_row_shifted,
+        shift_past_sink,
+        large_number_as_mask,
+        unsorted_documents_as_bound,
+        gain_past_rotation_to_query,
+        linear_through_zero_mask,
+        low_rank_bias_scaled,
+        hidden_scores_times_a_sum,
     )
 )
-"""All thirteen."""
+"""All twenty-six."""
