@@ -24,6 +24,7 @@ from attnfuse.ir.program import Program
 from attnfuse.ir.term import Term
 from attnfuse.plan import Pattern
 from attnfuse.runtime.definitions import find
+from attnfuse.runtime.gradients import without_autocast
 from attnfuse.runtime.memo import Memo
 from attnfuse.runtime.stats import count
 from attnfuse.settings import get_settings
@@ -141,7 +142,8 @@ def _stand_in(
     warn_once(program.name, problem)
     count("fallbacks")
     names = [term.text("name") for term in program.inputs]
-    outputs = evaluate(program, dict(zip(names, inputs, strict=True)), exact=False)
+    with without_autocast(inputs):
+        outputs = evaluate(program, dict(zip(names, inputs, strict=True)), exact=False)
     places = empty_outputs(program, inputs, sizes)
     return [place.copy_(output) for place, output in zip(places, outputs, strict=True)]
 

@@ -18,9 +18,10 @@ __device__ __forceinline__ float quad_sum(float x) {
 // The maximum that exponents are taken relative to: any number will do for a row that has seen nothing.
 __device__ __forceinline__ float base(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
 
-// Scores become weights. The maximum may lag behind the true one by 2^8, since float32 has room for
-// that; only where a row's scores pass it by more are sums and outputs rescaled, for a whole warp at
-// a time. `row_sum` is this thread's part of the sums.
+// Scores become weights. Each thread compares its own scores with the maximum so far; only where one
+// is greater do a warp's threads exchange theirs, and sums and outputs are rescaled. (A maximum that may
+// lag behind would be quicker, but then a row's greatest weight is no power of 2, and is rounded.)
+// `row_sum` is this thread's part of the sums.
 template <int N>
 __device__ __forceinline__ void softmax(float* score, float* row_max, float* row_sum, float* rescale,
                                         int* grown, float scale) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void softmax(float* score, float* row_max, float* row
     b1 = fmaxf(b1, score[e + 3]);
   }
   float top[2] = {fmaxf(a0, a1) * scale, fmaxf(b0, b1) * scale};
-  grown[0] = __any_sync(0xffffffffu, (top[0] > row_max[0] + 8.0f) | (top[1] > row_max[1] + 8.0f));
+  grown[0] = __any_sync(0xffffffffu, (top[0] > row_max[0]) | (top[1] > row_max[1]));
   if (grown[0]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -6,8 +6,7 @@ matrix unit while this tile's scores become weights; so does weights·V of the
 tile before. Barriers say which buffer is full and which is empty. Blocks stay:
 each takes one tile of queries after the other, those with most keys first.
 
-After FlashAttention-3 (Shah et al., 2024); the maximum that lags behind is
-FlashAttention-4's.
+After FlashAttention-3 (Shah et al., 2024).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 Extent = tuple[str, int]
 """A size or a stride: a number, times the value that the kernel is told by this name, if any."""
@@ -113,4 +113,5 @@ def _extent(term: Any) -> Extent:
 def _tuples(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    return tuple(map(_tuples, cast("list[Any]", value)))
+    items: list[Any] = value
+    return tuple(map(_tuples, items))
