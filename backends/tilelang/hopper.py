@@ -314,6 +314,7 @@ class _Body:
             self.text.comment(str(result))
             with self.text.block(f"for i, j in {self.words.each(self.rows, self.features)}:"):
                 self.text.line(f"out_sum[i, j] = {at_result.spell(value)}")
+        self._meet()  # whoever stored the tile before has waited until it had been read
         self.text.line("T.copy(out_sum, out_tile)")
         self._show()
         place = f"{batch}, h, q_first:q_first + {self.rows}, :"

@@ -7,9 +7,9 @@ what it has to hold in an attribute of the host's function.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 Extent = tuple[str, int]
 """A size or a stride: a number, times the value that the kernel is told by this name, if any."""
@@ -113,5 +113,5 @@ def _extent(term: Any) -> Extent:
 def _tuples(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    items: list[Any] = value
+    items = cast("Sequence[Any]", value)
     return tuple(map(_tuples, items))
