@@ -6,6 +6,9 @@ maximum get it back. Nothing but addition and masks may stand between. A shift d
 softcap, which isn't linear; and it stays in sight of a sink, which is weighed against the
 log-sum-exp.
 
+A shift leaves a mask only together with the softmax above it: by itself it would only come back,
+in another form each time.
+
 The shift has to be finite: −∞ for a whole row leaves a row that sees nothing. So it is made of
 finite numbers, of positions and lengths, also times slopes, and of entries of tensors that are
 promised to be `finite`.
@@ -17,6 +20,7 @@ promised to be `finite`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from attnfuse.egraph.pattern import closed, op, rest, variables
 from attnfuse.egraph.rule import Declined, Facts, rule
@@ -27,74 +31,90 @@ from attnfuse.ir.term import Term
 (p,) = variables("p")
 known, more = closed("known"), rest("more")
 SHIFTED = op.add(known, more)
+MASKED = op.mask(SHIFTED, p)
 
-
-@rule(op.mask(SHIFTED, p))
-def shift_out_of_mask(
-    known: Term, more: tuple[Term, ...], p: Term, facts: Facts
-) -> Term | Declined:
-    """mask(x + r, p) → mask(x, p) + r"""
-    parts = _without_shift(known, more, facts)
-    if isinstance(parts, Declined):
-        return parts
-    x, shift = parts
-    return _alike(ir.add(ir.mask(x, p), shift), ir.mask(ir.add(known, *more), p))
+Terms = tuple[Term, ...]
 
 
 @rule(op.softmax(SHIFTED))
-def shift_out_of_softmax(known: Term, more: tuple[Term, ...], facts: Facts) -> Term | Declined:
+def shift_out_of_softmax(known: Term, more: Terms, facts: Facts) -> Term | Declined:
     """softmax(x + r) → softmax(x)
 
     exp(x + r) / Σ exp(x + r) = exp(r)·exp(x) / (exp(r)·Σ exp(x)) for a finite r without keys.
     """
-    parts = _without_shift(known, more, facts)
-    if isinstance(parts, Declined):
-        return parts
-    return _alike(ir.softmax(parts[0]), ir.softmax(ir.add(known, *more)))
+    return _moved(ir.softmax, known, more, facts)
+
+
+@rule(op.softmax(MASKED))
+def shift_out_of_masked_softmax(known: Term, more: Terms, p: Term, facts: Facts) -> Term | Declined:
+    """softmax(mask(x + r, p)) → softmax(mask(x, p))"""
+    return _moved(ir.softmax, known, more, facts, p)
 
 
 @rule(op.logsumexp(SHIFTED))
-def shift_out_of_logsumexp(known: Term, more: tuple[Term, ...], facts: Facts) -> Term | Declined:
+def shift_out_of_logsumexp(known: Term, more: Terms, facts: Facts) -> Term | Declined:
     """lse(x + r) → lse(x) + r"""
-    parts = _without_shift(known, more, facts)
-    if isinstance(parts, Declined):
-        return parts
-    x, shift = parts
-    return _alike(ir.add(ir.logsumexp(x), shift), ir.logsumexp(ir.add(known, *more)))
+    return _moved(ir.logsumexp, known, more, facts, back=True)
+
+
+@rule(op.logsumexp(MASKED))
+def shift_out_of_masked_logsumexp(
+    known: Term, more: Terms, p: Term, facts: Facts
+) -> Term | Declined:
+    """lse(mask(x + r, p)) → lse(mask(x, p)) + r"""
+    return _moved(ir.logsumexp, known, more, facts, p, back=True)
 
 
 @rule(op.row_max(SHIFTED))
-def shift_out_of_row_max(known: Term, more: tuple[Term, ...], facts: Facts) -> Term | Declined:
+def shift_out_of_row_max(known: Term, more: Terms, facts: Facts) -> Term | Declined:
     """max(x + r) → max(x) + r"""
-    parts = _without_shift(known, more, facts)
-    if isinstance(parts, Declined):
-        return parts
-    x, shift = parts
-    return _alike(ir.add(ir.row_max(x), shift), ir.row_max(ir.add(known, *more)))
+    return _moved(ir.row_max, known, more, facts, back=True)
+
+
+@rule(op.row_max(MASKED))
+def shift_out_of_masked_row_max(known: Term, more: Terms, p: Term, facts: Facts) -> Term | Declined:
+    """max(mask(x + r, p)) → max(mask(x, p)) + r"""
+    return _moved(ir.row_max, known, more, facts, p, back=True)
 
 
 @rule(op.entropy(SHIFTED))
-def shift_out_of_entropy(known: Term, more: tuple[Term, ...], facts: Facts) -> Term | Declined:
+def shift_out_of_entropy(known: Term, more: Terms, facts: Facts) -> Term | Declined:
     """entropy(x + r) → entropy(x)
 
     It is a function of softmax(x) alone.
     """
+    return _moved(ir.entropy, known, more, facts)
+
+
+@rule(op.entropy(MASKED))
+def shift_out_of_masked_entropy(known: Term, more: Terms, p: Term, facts: Facts) -> Term | Declined:
+    """entropy(mask(x + r, p)) → entropy(mask(x, p))"""
+    return _moved(ir.entropy, known, more, facts, p)
+
+
+def _moved(
+    function: Callable[[Term], Term],
+    known: Term,
+    more: Terms,
+    facts: Facts,
+    visible: Term = ir.TRUE,
+    *,
+    back: bool = False,
+) -> Term | Declined:
+    """A function of the scores without their shift, which is given back to what feels it."""
     parts = _without_shift(known, more, facts)
-    if isinstance(parts, Declined):
-        return parts
-    return _alike(ir.entropy(parts[0]), ir.entropy(ir.add(known, *more)))
-
-
-def _alike(found: Term, whole: Term) -> Term | Declined:
-    """What was found, if it has the axes of the whole."""
-    if found.type.axes != whole.type.axes:
+    if parts is None:
+        return Declined("no part of the bias is finite and the same for all keys")
+    x, shift = parts
+    found = function(ir.mask(x, visible))
+    found = ir.add(found, shift) if back else found
+    whole = function(ir.mask(ir.add(known, *more), visible)).type
+    if found.type.axes != whole.axes:
         return Declined("only the shift gives the scores one of their axes")
-    return ir.cast(found, whole.type.dtype)
+    return ir.cast(found, whole.dtype)
 
 
-def _without_shift(
-    known: Term, more: tuple[Term, ...], facts: Facts
-) -> tuple[Term, Term] | Declined:
+def _without_shift(known: Term, more: Terms, facts: Facts) -> tuple[Term, Term] | None:
     """The scores without the part of a bias that is the same for all keys, and that part."""
     kept: list[Term] = []
     shift: list[Term] = []
@@ -106,7 +126,7 @@ def _without_shift(
         shift += [without] if finite else []
     found = ir.add(*shift) if shift else ir.const(0.0)
     if ir.value_of(found) == 0:
-        return Declined("no part of the bias is finite and the same for all keys")
+        return None
     rest = ir.add(*kept) if kept else ir.const(0.0)
     return ir.add(*more, ir.pack(rest)), ir.pack(found)
 
@@ -152,11 +172,14 @@ def _is_cast_integer(part: Term) -> bool:
 
 RULES = RuleSet(
     (
-        shift_out_of_mask,
         shift_out_of_softmax,
+        shift_out_of_masked_softmax,
         shift_out_of_logsumexp,
+        shift_out_of_masked_logsumexp,
         shift_out_of_row_max,
+        shift_out_of_masked_row_max,
         shift_out_of_entropy,
+        shift_out_of_masked_entropy,
     )
 )
 """The family, in order."""

@@ -88,7 +88,7 @@ def test_what_is_saturated_has_nothing_left_to_find(seed: int) -> None:
 def test_the_step_of_a_planted_wrong_rule_is_named() -> None:
     planted = wrong_rules.RULES.only(["softcap_under_mask", "scale_out_of_softcap"])
     found: set[str] = set()
-    for seed in range(40):
+    for seed in range(80):
         try:
             found.update(_replayed(seed, RULES + planted)[1])
         except UnequalFacts:  # a wrong rule may also be found out before anything is computed
