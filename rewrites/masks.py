@@ -36,8 +36,10 @@ def masks_merge(x: Term, p: Term, r: Term) -> Term | Declined:
     is merged in each of its forms.
     """
     both = ir.and_(p, r)
-    merged = ir.mask(x, simplest(both) if ir.is_closed(ir.unpack(both)) else both)
-    return merged if merged.type.axes == union([x.type, p.type, r.type]) else LOST_AXIS
+    forms = (simplest(both), both) if ir.is_closed(ir.unpack(both)) else (both,)
+    axes = union([x.type, p.type, r.type])
+    masked = (ir.mask(x, form) for form in forms)
+    return next((merged for merged in masked if merged.type.axes == axes), LOST_AXIS)
 
 
 def sees_all(known: Term) -> bool:
