@@ -76,10 +76,13 @@ def bands_unite(x: Term, known: Term) -> Term | Declined:
     return _masked_by(united(known), x, known)
 
 
+UNCHANGED = Declined("the predicate has no such parts")
+
+
 def _masked_by(predicate: Term, x: Term, known: Term) -> Term | Declined:
     """The scores under another form of a predicate."""
     if parts_of(predicate) == parts_of(known):
-        return Declined("the predicate has no such parts")
+        return UNCHANGED
     if predicate is ir.TRUE:
         return Declined("nothing is left of the predicate")
     masked = ir.mask(x, predicate)
@@ -96,8 +99,8 @@ def document_as_bound(x: Term, known: Term, facts: Facts) -> Term | Declined:
     """
     parts = parts_of(known)
     bounds = [part.operands[1] for part in parts if is_bound(part)]
-    changed = [_ordered(part, bounds, facts) or part for part in parts]
-    return _masked_by(ir.and_(*changed), x, known)
+    changed = tuple(_ordered(part, bounds, facts) or part for part in parts)
+    return UNCHANGED if changed == parts else _masked_by(ir.and_(*changed), x, known)
 
 
 def _ordered(equation: Term, bounds: list[Term], facts: Facts) -> Term | None:
