@@ -56,6 +56,13 @@ def _backward(text: str) -> str:
     return text
 
 
+def _schedules(text: str) -> str:
+    names = text.split(",")
+    if "pipelined" not in names or not set(names) <= {"pipelined", "hopper"}:
+        raise ValueError
+    return ",".join(sorted(names))
+
+
 def _compiler_on_path() -> str | None:
     return next(filter(None, map(shutil.which, _COMPILERS)), None)
 
@@ -73,6 +80,7 @@ _COUNT = _Kind(_count, "a whole number, 0 or more")
 _COMMAND = _Kind(_command, "a program's name on PATH, or its path")
 _LOGS = _Kind(_logs, "a level (debug, info, warning, error, critical) or +attnfuse.part, by commas")
 
+_SCHEDULES = _Kind(_schedules, "pipelined, or hopper,pipelined")
 _BACKWARD = _Kind(_backward, "reference or raise")
 
 
@@ -121,6 +129,15 @@ class Settings:
             _COUNT,
             "Scores (queries × keys) up to which the reference backend stands in; 0: no limit.",
             "2048 × 2048",
+        ),
+    )
+    schedules: str = field(
+        default="pipelined",
+        metadata=_about(
+            _SCHEDULES,
+            "Which schedules kernels may have. `hopper` is quicker on an H100 or H200, and not yet "
+            "checked for all variants.",
+            "pipelined",
         ),
     )
     backward: str = field(

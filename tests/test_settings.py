@@ -87,6 +87,7 @@ REFUSED = [
     ("reference_limit", "1.5"),
     ("build_processes", "-1"),
     ("backward", "flash"),
+    ("schedules", "hopper"),
     ("cxx", "no-such-compiler"),
 ]
 

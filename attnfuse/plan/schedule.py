@@ -12,6 +12,7 @@ from attnfuse.ir.term import Term
 from attnfuse.plan import hopper
 from attnfuse.plan.guard import Guard
 from attnfuse.plan.kernel import ENTROPY, Load, Pass, Plan, QueryMajor, Schedule
+from attnfuse.settings import get_settings
 
 _GPU_TILES = (
     (128, 128, 256),
@@ -62,8 +63,8 @@ def schedule(plan: Plan, device: Device, guard: Guard | None = None) -> Plan:
     if isinstance(plan, Pass):
         schedules = [Schedule("pass", rows, 0, 0, 128) for rows in (64, 32, 16)]
     else:
-        few = guard is not None
-        schedules = [] if few else hopper.schedules(plan, device)
+        wanted = guard is None and "hopper" in get_settings().schedules
+        schedules = hopper.schedules(plan, device) if wanted else []
         schedules += [
             Schedule("pipelined", block_q, block_k, device.stages, threads)
             for block_q, block_k, threads in _tiles(plan)

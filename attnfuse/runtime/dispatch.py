@@ -43,7 +43,7 @@ def run(inputs: list[Tensor], key: str) -> list[Tensor]:
         AttnFuseError: they don't fit the program, or nothing can compute it here.
     """
     count("calls")
-    place = (key, *map(_place, inputs))
+    place = (key, get_settings().schedules, *map(_place, inputs))
     prepared = _prepared.get(place)
     if prepared is not None:
         count("memory_hits")
@@ -63,7 +63,7 @@ def compiled(program: Program, device: Device, patterns: tuple[Pattern, ...]) ->
         CannotLower: no kernel form covers the program.
         DoesNotFitDevice: not even the smallest tiles fit.
     """
-    place = (program, device.name, patterns)
+    place = (program, device.name, patterns, get_settings().schedules)
     with _compiling:
         if place not in _compiled:
             names = [term.text("name") for term in program.inputs]

@@ -276,13 +276,13 @@ class _Body:
         elements = self.rows * self.keys // self.consumers
         scale = f"T.float32({self.factor * _LOG2E!r})"
         tensors = ("score", "row_max", "row_sum", "rescale", "grown")
-        self._call(f"softmax<{elements}>", *tensors, scale=scale)
+        self._call(f"softmax<{elements}>", *tensors, number=scale)
         for each_line in before_copy:
             line(each_line)
         line("T.copy(score, weights)")
 
-    def _call(self, function: str, *tensors: str, scale: str | None = None) -> None:
-        arguments = [f"{name}.data" for name in tensors] + ([scale] if scale else [])
+    def _call(self, function: str, *tensors: str, number: str | None = None) -> None:
+        arguments = [f"{name}.data" for name in tensors] + ([number] if number else [])
         call = f'T.call_extern("handle", "attnfuse::{function}", {", ".join(arguments)})'
         self.text.line(f"T.evaluate({call})")
 
@@ -291,7 +291,8 @@ class _Body:
     def _epilogue(self) -> None:
         text, line = self.text, self.text.line
         elements = self.rows * self.features // self.consumers
-        self._call(f"finish<{elements}>", "out_sum", "row_max", "row_sum")
+        factor = f"T.float32({self.factor!r})"
+        self._call(f"finish<{elements}>", "out_sum", "row_max", "row_sum", number=factor)
         if self.plan.reads(LSE):
             with text.block("if thread % 4 == 0:"), text.block("for r in T.serial(2):"):
                 row = f"(thread // 32 - {_WARP_GROUP // 32}) * 16 + thread % 32 // 4 + r * 8"

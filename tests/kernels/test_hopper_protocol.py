@@ -1,5 +1,8 @@
 """The barriers of the `hopper` schedule, on the CPU: its programs run with nothing but barriers."""
 
+# What a trace holds has no types.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -36,7 +39,8 @@ def program(mode: str, stages: int, blocks: int) -> tuple[str, QueryMajor]:
     shapes = [(1, heads, ROWS, 64) for heads in (2, 1, 1)]
     qkv = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
     tables = [torch.empty(ROWS, 32, device="meta") for _ in range(2)]
-    launch = attended.compile(*qkv, *tables, mode, device="h200").launches[-1]
+    with af.use(schedules="hopper,pipelined"):
+        launch = attended.compile(*qkv, *tables, mode, device="h200").launches[-1]
     plan = launch.plan
     assert isinstance(plan, QueryMajor) and plan.schedule.name == "hopper"
     plan = replace(plan, schedule=replace(plan.schedule, stages=stages, blocks=blocks))
@@ -77,12 +81,8 @@ def test_every_tile_is_taken_once_and_no_buffer_by_two(mode: str, stages: int) -
         for (_, group), products in done.products.items():
             if group:
                 check_order(products, mode, (q_len, kv_len, keys))
-        scores = [
-            what
-            for (_, group), products in done.products.items()
-            for kind, what in products
-            if group == 1 and kind == "scores"
-        ]
+        first = [products for (_, group), products in done.products.items() if group == 1]
+        scores = [what for products in first for kind, what in products if kind == "scores"]
         total = sum(4 * len(visits(mode, q, q_len, kv_len, keys)) for q in range(0, q_len, ROWS))
         assert len(scores) == len(set(scores)) == total
 

@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:.*its kernels have no backward pass:UserWarning"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),  # PyTorch's own
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
 ]
 
