@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,19 +80,24 @@ def microseconds(call: Callable[[], object]) -> float:
 def calls() -> dict[str, Callable[[], object]]:
     """What is compared; each is warm."""
     q, k, v, cos, sin = tensors()
-    leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+    own_q, own_k, own_v = (each.clone().requires_grad_() for each in (q, k, v))
     mask = create_block_mask(
         lambda b, h, i, j: i >= j, None, None, SHAPE[2], SHAPE[2], device="cuda"
     )
-    flex = torch.compile(flex_attention, fullgraph=True)
+    compiled: Any = torch.compile  # its overloads leave types unknown
+    flex = compiled(flex_attention, fullgraph=True)
     found: dict[str, Callable[[], object]] = {
         "attnfuse one launch": lambda: causal(q, k, v),
         "attnfuse two launches": lambda: rotated(q, k, v, cos, sin),
-        "attnfuse one launch, with gradients": lambda: causal(*leaves),
+        "attnfuse one launch, with gradients": lambda: causal(own_q, own_k, own_v),
         "sdpa": lambda: scaled_dot_product_attention(q, k, v, is_causal=True),
-        "sdpa, with gradients": lambda: scaled_dot_product_attention(*leaves, is_causal=True),
+        "sdpa, with gradients": lambda: scaled_dot_product_attention(
+            own_q, own_k, own_v, is_causal=True
+        ),
         "flex_attention compiled": lambda: flex(q, k, v, block_mask=mask),
-        "flex_attention compiled, with gradients": lambda: flex(*leaves, block_mask=mask),
+        "flex_attention compiled, with gradients": lambda: flex(
+            own_q, own_k, own_v, block_mask=mask
+        ),
     }
     for call in found.values():
         for _ in range(3):
@@ -134,7 +140,7 @@ def measure() -> dict[str, object]:
             "gpu": torch.cuda.get_device_name(),
             "versions": f"{version_line()}, torch {torch.__version__}",
             "date": date.today().isoformat(),
-            "command": " ".join(["python", *sys.argv]),
+            "command": "python benchmarks/host_cost.py",
         },
         "shape": SHAPE,
         "host_microseconds": {name: round(value, 2) for name, value in medians.items()},
