@@ -57,10 +57,18 @@ def _check_reads(program: Program, shapes: Mapping[str, Shape], sizes: Sizes) ->
         have, want = shapes[read.table][read.dimension], 1
         for size in read.sizes:
             want *= size if isinstance(size, int) else sizes[size]
-        symbolic = {type(have), type(want)} != {int}  # then the call itself checks it
-        if not symbolic and have != 1 and have < want:
+        if _is_less(have, want):
             reads = f"its dimension {read.dimension} is read at every {read.axis}"
             _refuse(program, read.table, shapes[read.table], f"{reads}: give 1 or at least {want}")
+
+
+def _is_less(have: int, want: int) -> bool:
+    """Whether a dimension is too small; a graph that can't know leaves it to the call itself."""
+    if type(have) is int and type(want) is int:
+        return have not in (1, want) and have < want
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(have != 1) and guard_or_false(have < want)
 
 
 @lru_cache(maxsize=1024)

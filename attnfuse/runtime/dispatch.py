@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from threading import RLock
 
 import torch
@@ -66,23 +67,21 @@ def compiled(program: Program, device: Device, patterns: tuple[Pattern, ...]) ->
     place = (program, device.name, patterns, get_settings().schedules)
     with _compiling:
         if place not in _compiled:
-            names = [term.text("name") for term in program.inputs]
-            pairs = dict(zip(names, patterns, strict=True))
-            _compiled[place] = compile_program(program, device, pairs)
+            named = dict(zip(_names(program), patterns, strict=True))
+            _compiled[place] = compile_program(program, device, named)
         return _compiled[place]
 
 
 def patterns_of(program: Program, tensors: Sequence[Tensor]) -> tuple[Pattern, ...]:
     """Where the rows of each input lie in memory."""
-    return tuple(map(_pattern, tensors, (term["role"] for term in program.inputs)))
+    return tuple(map(_pattern, tensors, _roles(program)))
 
 
 def empty_outputs(
     program: Program, inputs: Sequence[Tensor], sizes: Mapping[Symbol, int]
 ) -> list[Tensor]:
     """Uninitialised outputs, with the strides that kernels give them."""
-    roles = [term["role"] for term in program.inputs]
-    like = inputs[roles.index("query")]
+    like = inputs[_roles(program).index("query")]
     return [_empty(term, like, sizes) for term in program.outputs]
 
 
@@ -94,14 +93,31 @@ def sizes_of(program: Program, inputs: Sequence[Tensor]) -> dict[Symbol, int]:
         MixedDTypes: one has another element type than in the program.
         MixedDevices: they are on several devices.
     """
-    names = [term.text("name") for term in program.inputs]
-    place_of(dict(zip(names, inputs, strict=True)))
-    for term, tensor in zip(program.inputs, inputs, strict=True):
-        if tensor.dtype is not getattr(torch, term.type.dtype.value):
-            given, allowed = f"{term['name']} is {tensor.dtype}", term.type.dtype
+    named = dict(zip(_names(program), inputs, strict=True))
+    place_of(named)
+    for (name, tensor), dtype in zip(named.items(), _dtypes(program), strict=True):
+        if tensor.dtype is not dtype:
+            given, allowed = f"{name} is {tensor.dtype}", str(dtype).removeprefix("torch.")
             raise MixedDTypes(variant=program.name, given=given, allowed=allowed)
-    shapes = {name: tuple(each.shape) for name, each in zip(names, inputs, strict=True)}
-    return bind_sizes(program, shapes)
+    return bind_sizes(program, {name: tuple(each.shape) for name, each in named.items()})
+
+
+@lru_cache(maxsize=1024)
+def _names(program: Program) -> tuple[str, ...]:
+    """The names of the inputs."""
+    return tuple(term.text("name") for term in program.inputs)
+
+
+@lru_cache(maxsize=1024)
+def _dtypes(program: Program) -> tuple[torch.dtype, ...]:
+    """The element types of the inputs."""
+    return tuple(getattr(torch, term.type.dtype.value) for term in program.inputs)
+
+
+@lru_cache(maxsize=1024)
+def _roles(program: Program) -> tuple[str, ...]:
+    """The roles of the inputs."""
+    return tuple(term.text("role") for term in program.inputs)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
@@ -119,8 +135,7 @@ def _first_call(place: tuple[object, ...], inputs: list[Tensor], key: str) -> li
     """A call with tensors of new shapes."""
     program = find(key)
     sizes = sizes_of(program, inputs)
-    names = [term.text("name") for term in program.inputs]
-    device = device_of(dict(zip(names, inputs, strict=True)))
+    device = device_of({"": inputs[0]})  # all are where the first one is
     own = compiled(program, device, patterns_of(program, inputs))
     choice = own.choose(sizes)
     if not choice.is_loaded:
@@ -141,9 +156,8 @@ def _stand_in(
         raise NoToolchain(problem=problem, scores=scores, limit=limit)
     warn_once(program.name, problem)
     count("fallbacks")
-    names = [term.text("name") for term in program.inputs]
     with without_autocast(inputs):
-        outputs = evaluate(program, dict(zip(names, inputs, strict=True)), exact=False)
+        outputs = evaluate(program, dict(zip(_names(program), inputs, strict=True)), exact=False)
     places = empty_outputs(program, inputs, sizes)
     return [place.copy_(output) for place, output in zip(places, outputs, strict=True)]
 
@@ -158,13 +172,13 @@ def warn_once(variant: str, problem: str) -> None:
     )
 
 
-def _pattern(tensor: Tensor, role: object) -> Pattern:
+def _pattern(tensor: Tensor, role: str) -> Pattern:
     """Where the rows of a tensor lie in memory. Captured ones are read entry by entry."""
     contiguous = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
-    steps = [stride * tensor.itemsize for stride in tensor.stride()[:-1]]
-    even = not any(step % 16 for step in (*steps, tensor.data_ptr()))
-    aligned = role == "captured" or (contiguous and even)
-    return Pattern(contiguous, aligned)
+    if role == "captured" or not contiguous:
+        return Pattern(contiguous, aligned=role == "captured")
+    step = math.gcd(*tensor.stride()[:-1]) * tensor.itemsize
+    return Pattern(contiguous, aligned=step % 16 == 0 and tensor.data_ptr() % 16 == 0)
 
 
 def _empty(term: Term, like: Tensor, sizes: Mapping[Symbol, int]) -> Tensor:
