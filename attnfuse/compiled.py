@@ -66,8 +66,7 @@ class Choice:
     @cached_property
     def built(self) -> tuple[Built | None, ...]:
         """The binary of each kernel, None where TileLang builds it itself; made if need be."""
-        with self._lock:
-            found = tuple(ensure([launch.source for launch in self.launches]))
+        found = tuple(ensure([launch.source for launch in self.launches]))
         for launch, built in zip(self.launches, found, strict=True):
             if built is not None and get_settings().dump_dir is not None:
                 text = built.text

@@ -135,8 +135,8 @@ class Settings:
         default="pipelined",
         metadata=_about(
             _SCHEDULES,
-            "Which schedules kernels may have. `hopper` is quicker on an H100 or H200, and not yet "
-            "checked for all variants.",
+            "Which schedules kernels may have. `hopper`, for H100 and H200, is not yet checked for "
+            "all variants.",
             "pipelined",
         ),
     )

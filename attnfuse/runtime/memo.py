@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -22,4 +23,5 @@ class Memo(dict[Key, Value]):
     def __setitem__(self, key: Key, value: Value) -> None:
         super().__setitem__(key, value)
         if len(self) > self.limit:
-            self.pop(next(iter(self)), None)
+            with suppress(RuntimeError):  # another thread has just put something in: it forgets
+                self.pop(next(iter(self)), None)

@@ -2,8 +2,8 @@
 
 ``attnfuse::attention_fwd(Tensor[] inputs, str key) -> Tensor[]`` is all that
 autograd, `torch.compile`, `torch.export`, checkpointing and CUDA graphs see
-of an attention. A `torch.library.Library` op under an autograd function
-costs a third of `torch.library.custom_op` at each call.
+of an attention. It is a `torch.library.Library` op under an autograd function,
+since `torch.library.custom_op` costs more at each call.
 """
 
 # PyTorch's dispatcher has few public names in Python, and no types.

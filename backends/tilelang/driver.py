@@ -1,8 +1,7 @@
 """The few calls of the CUDA driver that loading and launching a kernel takes.
 
 They are there from CUDA 12.4 on. A library of the driver belongs to no
-device, so one load serves all of them. TileLang's launcher costs some 17 µs a
-call on the host; these calls cost a few.
+device, so one load serves all of them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_programs_lower_and_compile_without_spills(name: str) -> None:
         assert (found.spill_stores, found.spill_loads) == (0, 0), found
 
 
-def test_keys_are_prepared_by_a_pass_only_where_the_kernel_then_is_faster() -> None:
+def test_keys_are_prepared_by_a_pass_only_for_this_schedule() -> None:
     """Float32 has no such kernel, nor have other GPUs, nor few queries."""
     llama = next(example for example in EXAMPLES if example.name == "llama")
     assert schedules(last(llama, torch.bfloat16)) == ["pass", "hopper"]
